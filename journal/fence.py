@@ -1,0 +1,197 @@
+"""One owner per state directory, for as long as its process lives.
+
+The kernel's lock is the fence, and the kernel releases it whatever happens to the process; there is nothing
+to break and nothing to clean up. What the lock file says about its owner is information for people and
+decides nothing: a process id can be that of somebody else by now.
+
+The state directory itself is locked too, where the file system allows it. Removing ``agent.lock`` in the
+belief that it is stale would otherwise let a second agent in beside the first.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ticket_agent.journal.errors import FenceHeldError, JournalIoError, StateDirError
+from ticket_agent.journal.state_dir import LOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ticket_agent.journal.fs import Fs
+
+__all__ = ["Fence", "FenceOwner", "fence_owner"]
+
+_MAX_CONTENT = 512
+_CONTENT = re.compile(r"pid=([0-9]{1,10}) boot_id=(\S{1,64}) started_unix_ms=([0-9]{1,19})\n")
+# A reader that asks who the owner is holds the lock for microseconds; a second look tells it from an owner.
+_ATTEMPTS = 3
+_PAUSE_S = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceOwner:
+    """What the owner wrote down about itself; every member is None when that was not readable."""
+
+    pid: int | None = None
+    boot_id: str | None = None
+    started_unix_ms: int | None = None
+
+
+class Fence:
+    """The held fence; :meth:`release` or the end of the process gives it back.
+
+    The descriptors are not inherited over ``exec``. A child made by a bare ``fork`` would keep the fence
+    alive.
+    """
+
+    def __init__(self, fds: tuple[int, ...]) -> None:
+        self._fds = fds
+
+    @classmethod
+    def acquire(
+        cls,
+        fs: Fs,
+        root_fd: int,
+        *,
+        boot_id: str,
+        now_unix_ms: int,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> Fence:
+        """Take the fence of the state directory that ``root_fd`` is open on.
+
+        Raises:
+            FenceHeldError: another process has it.
+            StateDirError: the lock file is a symlink or not a regular file.
+            JournalIoError: the lock file cannot be opened, locked or written.
+        """
+        fds: list[int] = []
+        try:
+            fds.append(_lock_directory(root_fd, pause))
+            fds.append(_lock_file(fs, root_fd, pause))
+            owner = f"pid={os.getpid()} boot_id={boot_id} started_unix_ms={max(0, now_unix_ms)}\n"
+            os.ftruncate(fds[-1], 0)
+            os.pwrite(fds[-1], owner.encode(), 0)
+        except BaseException as error:
+            for fd in fds:
+                os.close(fd)
+            if isinstance(error, OSError):
+                raise JournalIoError(f"the lock file {LOCK} cannot be used: {error}") from error
+            raise
+        return cls(tuple(fds))
+
+    def release(self) -> None:
+        """Give the fence back; the file stays, because removing it could take it away from the next owner."""
+        for fd in self._fds:
+            with suppress(OSError):
+                os.close(fd)
+        self._fds = ()
+
+
+def fence_owner(root_fd: int) -> FenceOwner | None:
+    """Tell who owns the state directory, or None when nobody does or nobody may ask.
+
+    The lock is taken for a moment, shared, where it is free; nothing is written.
+    """
+    # An own open file description: closing or unlocking a duplicate would release what the caller holds.
+    directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd)
+    try:
+        held = _is_held(directory)
+    finally:
+        os.close(directory)
+    try:
+        fd = os.open(LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=root_fd)
+    except OSError:
+        return FenceOwner() if held else None
+    try:
+        return _read_owner(fd) if held or _is_held(fd) else None
+    finally:
+        os.close(fd)
+
+
+def _lock_directory(root_fd: int, pause: Callable[[float], None]) -> int:
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd)
+    try:
+        if not _try_lock(fd, pause):
+            owner = fence_owner(root_fd) or FenceOwner()
+            raise FenceHeldError(pid=owner.pid, boot_id=owner.boot_id)
+    except OSError:
+        # Some network file systems cannot lock a directory; the lock file is then the only fence.
+        return fd
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _lock_file(fs: Fs, root_fd: int, pause: Callable[[float], None]) -> int:
+    while True:
+        try:
+            fd = fs.open_kept(root_fd, LOCK)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EINVAL, errno.EISDIR):
+                raise StateDirError(f"{LOCK} must be a regular file; remove what is in its place") from error
+            raise
+        try:
+            if not _try_lock(fd, pause):
+                owner = _read_owner(fd)
+                raise FenceHeldError(pid=owner.pid, boot_id=owner.boot_id)
+            if _is_named(fd, root_fd):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        # The file was removed between opening and locking it: a lock on it would exclude nobody.
+        os.close(fd)
+
+
+def _try_lock(fd: int, pause: Callable[[float], None]) -> bool:
+    import portalocker  # noqa: PLC0415 - costs more than the rest of a read-only command
+
+    flags = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
+    for attempt in range(_ATTEMPTS):
+        try:
+            portalocker.lock(fd, flags)
+        except portalocker.AlreadyLocked:
+            if attempt + 1 < _ATTEMPTS:
+                pause(_PAUSE_S)
+        except portalocker.LockException as error:
+            raise OSError(errno.ENOLCK, f"the file system refused to lock: {error}") from error
+        else:
+            return True
+    return False
+
+
+def _is_held(fd: int) -> bool:
+    import portalocker  # noqa: PLC0415
+
+    try:
+        portalocker.lock(fd, portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING)
+    except portalocker.AlreadyLocked:
+        return True
+    except portalocker.LockException:
+        return False
+    portalocker.unlock(fd)
+    return False
+
+
+def _is_named(fd: int, root_fd: int) -> bool:
+    try:
+        there = os.stat(LOCK, dir_fd=root_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(fd), there)
+
+
+def _read_owner(fd: int) -> FenceOwner:
+    content = os.pread(fd, _MAX_CONTENT, 0).decode("ascii", "replace")
+    match = _CONTENT.fullmatch(content)
+    if match is None:
+        return FenceOwner()
+    return FenceOwner(pid=int(match[1]), boot_id=match[2], started_unix_ms=int(match[3]))

@@ -1,0 +1,111 @@
+"""What a provider action may answer, and the three functions that every provider action consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+__all__ = [
+    "MAX_DETAIL_BYTES",
+    "Committed",
+    "JsonValue",
+    "Outcome",
+    "Pending",
+    "Plan",
+    "PlanRefusedError",
+    "Provider",
+    "Rejected",
+    "Unknown",
+    "bounded_detail",
+]
+
+MAX_DETAIL_BYTES = 192
+"""Longest detail, in bytes of UTF-8; the bound of a result's message (host tickets, results: message)."""
+
+NO_DETAIL = "provider gave no detail"
+
+JsonValue = None | bool | int | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+
+def bounded_detail(text: str) -> str:
+    """Return ``text`` as one printable ASCII line of 1..=192 bytes; an empty text becomes a fixed filler.
+
+    Non-ASCII characters are written as backslash escapes, because the console carries ASCII only.
+    """
+    ascii_text = text.encode("ascii", "backslashreplace").decode("ascii")
+    line = "".join(" " if ord(char) < 0x20 or ord(char) == 0x7F else char for char in ascii_text)
+    return line.strip()[:MAX_DETAIL_BYTES].strip() or NO_DETAIL
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    detail: str
+    evidence: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", bounded_detail(self.detail))
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(_Answer):
+    """The effect is there, and evidence ties it to this operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected(_Answer):
+    """The effect is definitely not there and will not come from this operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending(_Answer):
+    """The effect was accepted and its end is still to be observed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown(_Answer):
+    """Nobody can tell at present whether the effect happened."""
+
+
+Outcome = Committed | Rejected | Pending | Unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the provider saw before acting and what it means to do; journaled before ``execute`` may run.
+
+    Attributes:
+        before: the before-image that ``observe`` compares with.
+        intent: the exact effect, complete enough that ``execute`` needs nothing else.
+    """
+
+    before: Mapping[str, JsonValue]
+    intent: Mapping[str, JsonValue]
+
+
+class PlanRefusedError(Exception):
+    """``plan`` found that the request can never be performed; a definite refusal, nothing was dispatched."""
+
+
+RequestT = TypeVar("RequestT", contravariant=True)
+
+
+class Provider(Protocol[RequestT]):
+    """One provider action.
+
+    ``plan`` only reads; it raises :class:`PlanRefusedError` for a definite refusal, and lets transport errors
+    through (the operation then waits in ``prepared``). ``execute`` is called at most once per operation, after
+    the plan is durable. ``observe`` only reads and may be called any number of times.
+    """
+
+    def lane(self, request: RequestT) -> str:
+        """Name of the resource; operations with the same lane run in sequence order."""
+
+    def plan(self, request: RequestT) -> Plan:
+        """Look at the world and decide what to do."""
+
+    def execute(self, plan: Plan) -> Outcome:
+        """Perform the effect once."""
+
+    def observe(self, plan: Plan) -> Outcome:
+        """Tell from evidence what became of the effect."""

@@ -1,0 +1,276 @@
+"""A record as the bytes of one file, and back. Pure; the outer form of the file is in ``envelope``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ticket_agent.journal import checks
+from ticket_agent.journal.envelope import Kind, open_envelope, parse_body, seal
+from ticket_agent.journal.errors import RecordError
+from ticket_agent.journal.outcome import JsonValue, Plan
+from ticket_agent.journal.transitions import State
+from ticket_agent.journal.values import (
+    MAX_EVIDENCE_BYTES,
+    MAX_PLAN_BYTES,
+    MAX_RECORD_BYTES,
+    MAX_REQUEST_BYTES,
+    MAX_TEXT_BYTES,
+    HistoryEntry,
+    ProviderResult,
+    Record,
+    StagedResult,
+    Uncertainty,
+)
+
+__all__ = [
+    "HistoryEntry",
+    "ProviderResult",
+    "Record",
+    "StagedResult",
+    "Uncertainty",
+    "bounded_evidence",
+    "decode_record",
+    "encode_record",
+]
+
+# What an outcome can add to a record at most: evidence, message, staged line, history, note. A record is not
+# dispatched without this much room left, so that no outcome can turn out to be too large to be stored.
+OUTCOME_HEADROOM = 28_672
+_NOTE_ROOM = 1_024
+
+
+def bounded_evidence(evidence: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return evidence that a record can hold; what it cannot hold is replaced by a note of that.
+
+    An outcome must never be lost because its evidence is too large or not plain JSON.
+    """
+    try:
+        checks.json_value(evidence, "evidence")
+        size = _encoded_size(evidence)
+    except RecordError as error:
+        return {"evidence_dropped": error.reason}
+    if size > MAX_EVIDENCE_BYTES:
+        return {"evidence_dropped": f"{size} bytes of evidence are more than {MAX_EVIDENCE_BYTES}"}
+    return dict(evidence)
+
+
+def encode_record(record: Record) -> bytes:
+    """Return the file of a record.
+
+    Raises:
+        RecordError: a value in it is not plain JSON, or a size limit is passed. Before an outcome is known,
+            the record must leave room for the largest one.
+    """
+    body: dict[str, Any] = {
+        "key": record.key,
+        "family": record.family,
+        "epoch": record.epoch,
+        "sequence": record.sequence,
+        "state": record.state,
+        "request": _request_text(record.request),
+    }
+    if record.plan is not None:
+        body["plan"] = _plan_members(record.plan)
+    if record.uncertain is not None:
+        body["uncertain"] = {
+            "since_unix_ms": record.uncertain.since_unix_ms,
+            "detail": record.uncertain.detail,
+        }
+    if record.result is not None:
+        body["result"] = _result_members(record.result)
+    if record.staged is not None:
+        body["staged"] = {"path": record.staged.path, "line": record.staged.line}
+    if record.withdrawn is not None:
+        body["withdrawn"] = record.withdrawn
+    body["history"] = [
+        {"state": entry.state, "unix_ms": entry.unix_ms, "boot_id": entry.boot_id, "agent": entry.agent}
+        for entry in record.history
+    ]
+    data = seal(Kind.RECORD, body)
+    limit = MAX_RECORD_BYTES
+    if record.state in (State.PREPARED, State.EXECUTING):
+        limit -= OUTCOME_HEADROOM - (_NOTE_ROOM if record.uncertain is not None else 0)
+    if len(data) > limit:
+        raise RecordError(
+            f"the record would have {len(data)} bytes, and at most {limit} are allowed when {record.state}"
+        )
+    return data
+
+
+def _request_text(request: bytes) -> str:
+    try:
+        return request.decode()
+    except UnicodeDecodeError:
+        raise RecordError("request must be UTF-8") from None
+
+
+def _plan_members(plan: Plan) -> dict[str, Any]:
+    members = {"before": _plain(plan.before, "plan.before"), "intent": _plain(plan.intent, "plan.intent")}
+    _bounded_size(members, "plan", MAX_PLAN_BYTES)
+    return members
+
+
+def _result_members(result: ProviderResult) -> dict[str, Any]:
+    evidence = _plain(result.evidence, "result.evidence")
+    _bounded_size(evidence, "result.evidence", MAX_EVIDENCE_BYTES)
+    return {
+        "outcome": result.outcome,
+        "message": result.message,
+        "reconciled": result.reconciled,
+        "evidence": evidence,
+    }
+
+
+def _plain(members: Mapping[str, JsonValue], what: str) -> dict[str, JsonValue]:
+    checks.json_value(members, what)
+    return dict(members)
+
+
+def _encoded_size(value: Mapping[str, Any]) -> int:
+    try:
+        return len(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=dict).encode())
+    except (UnicodeEncodeError, TypeError, ValueError) as error:
+        raise RecordError(f"the value cannot be written as JSON: {error}") from None
+
+
+def _bounded_size(value: Mapping[str, Any], what: str, limit: int) -> None:
+    if value and (size := _encoded_size(value)) > limit:
+        raise RecordError(f"{what} has {size} bytes as JSON, and at most {limit} are allowed")
+
+
+def decode_record(data: bytes, *, name: str | None = None) -> Record:
+    """Return the record in a file.
+
+    Args:
+        data: the file's bytes.
+        name: the file's name, when it must agree with the record's sequence and key.
+
+    Raises:
+        RecordError: reason and byte offset; nothing else is raised, whatever the bytes.
+    """
+    if len(data) > MAX_RECORD_BYTES:
+        raise RecordError(f"the file is longer than {MAX_RECORD_BYTES} bytes", offset=MAX_RECORD_BYTES)
+    body, offset = open_envelope(Kind.RECORD, data)
+    members = parse_body(body, offset)
+    try:
+        record = _record_of(members)
+        if len(body) > MAX_PLAN_BYTES:
+            _recheck_sizes(record)
+    except RecordError as error:
+        raise RecordError(error.reason, offset=offset) from None
+    if name is not None and name != record.name:
+        raise RecordError(
+            f"the file's name should be {record.name} after the record's sequence and key", offset=offset
+        )
+    return record
+
+
+_REQUIRED = frozenset({"key", "family", "epoch", "sequence", "state", "request", "history"})
+_OPTIONAL = frozenset({"plan", "uncertain", "result", "staged", "withdrawn"})
+_HISTORY = frozenset({"state", "unix_ms", "boot_id", "agent"})
+_PLAN = frozenset({"before", "intent"})
+_UNCERTAIN = frozenset({"since_unix_ms", "detail"})
+_RESULT = frozenset({"outcome", "message", "reconciled", "evidence"})
+_STAGED = frozenset({"path", "line"})
+_STATES = {state.value: state for state in State}
+
+
+def _record_of(members: dict[str, Any]) -> Record:
+    missing = _REQUIRED - members.keys()
+    unknown = members.keys() - _REQUIRED - _OPTIONAL
+    if missing or unknown:
+        raise RecordError(_members_reason("the record", missing, unknown))
+    request = members["request"]
+    checks.text(request, "request", MAX_REQUEST_BYTES)
+    history = members["history"]
+    if not isinstance(history, list):
+        raise RecordError("history must be a list")
+    return Record(
+        key=members["key"],
+        family=members["family"],
+        epoch=members["epoch"],
+        sequence=members["sequence"],
+        state=_state(members["state"]),
+        request=request.encode(),
+        plan=_plan(members["plan"]) if "plan" in members else None,
+        uncertain=_uncertain(members["uncertain"]) if "uncertain" in members else None,
+        result=_result(members["result"]) if "result" in members else None,
+        staged=_staged(members["staged"]) if "staged" in members else None,
+        withdrawn=_withdrawn(members["withdrawn"]) if "withdrawn" in members else None,
+        history=tuple([_entry(entry) for entry in history]),
+    )
+
+
+def _members_reason(what: str, missing: frozenset[str], unknown: set[str]) -> str:
+    parts = [f"{name!r} is missing" for name in sorted(missing)] + [
+        f"{name!r} is unknown" for name in sorted(unknown)
+    ]
+    return f"the members of {what} are wrong: {', '.join(parts)[:MAX_TEXT_BYTES]}"
+
+
+def _exact(value: object, what: str, names: frozenset[str]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise RecordError(f"{what} must be an object")
+    if value.keys() != names:
+        raise RecordError(_members_reason(what, names - value.keys(), set(value) - names))
+    return value
+
+
+def _state(value: object) -> State:
+    state = _STATES.get(value) if isinstance(value, str) else None
+    if state is None:
+        raise RecordError("state is not one of the five states")
+    return state
+
+
+def _entry(value: object) -> HistoryEntry:
+    members = _exact(value, "history", _HISTORY)
+    return HistoryEntry(
+        state=_state(members["state"]),
+        unix_ms=members["unix_ms"],
+        boot_id=members["boot_id"],
+        agent=members["agent"],
+    )
+
+
+def _plan(value: object) -> Plan:
+    members = _exact(value, "plan", _PLAN)
+    checks.mapping(members["before"], "plan.before")
+    checks.mapping(members["intent"], "plan.intent")
+    return Plan(before=members["before"], intent=members["intent"])
+
+
+def _uncertain(value: object) -> Uncertainty:
+    members = _exact(value, "uncertain", _UNCERTAIN)
+    return Uncertainty(since_unix_ms=members["since_unix_ms"], detail=members["detail"])
+
+
+def _result(value: object) -> ProviderResult:
+    members = _exact(value, "result", _RESULT)
+    return ProviderResult(
+        outcome=members["outcome"],
+        message=members["message"],
+        reconciled=members["reconciled"],
+        evidence=members["evidence"],
+    )
+
+
+def _staged(value: object) -> StagedResult:
+    members = _exact(value, "staged", _STAGED)
+    return StagedResult(path=members["path"], line=members["line"])
+
+
+def _withdrawn(value: object) -> str:
+    if not isinstance(value, str):
+        raise RecordError("withdrawn must be a string")
+    return value
+
+
+def _recheck_sizes(record: Record) -> None:
+    # Only a body longer than the limits can hold a plan or evidence that is longer.
+    if record.plan is not None:
+        _plan_members(record.plan)
+    if record.result is not None:
+        _result_members(record.result)

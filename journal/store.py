@@ -1,0 +1,468 @@
+"""The journal of one state directory: every operation's state, durable before it counts.
+
+One thread, one owner. A transition is two fsyncs and costs the same however many operations are retained.
+What the store has in memory is what it decodes from the bytes that it wrote, and only after they are durable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Self
+
+from ticket_agent.journal.archive import (
+    MAX_SEGMENT_BYTES,
+    choose_retired,
+    newest_segment_parts,
+    next_segment_name,
+)
+from ticket_agent.journal.atomic import remove_temporaries
+from ticket_agent.journal.completion import CompletionFence
+from ticket_agent.journal.cursor import Cursor, encode_cursor, load_cursor, require_forward
+from ticket_agent.journal.errors import (
+    CursorError,
+    JournalIoError,
+    KeyConflictError,
+    QuarantinedRecordError,
+    RecordError,
+    StorageFullError,
+    UnknownKeyError,
+)
+from ticket_agent.journal.fence import Fence
+from ticket_agent.journal.fs import RealFs
+from ticket_agent.journal.outcome import bounded_detail
+from ticket_agent.journal.record import HistoryEntry, Record, Uncertainty, decode_record, encode_record
+from ticket_agent.journal.scan import Quarantined, scan_records
+from ticket_agent.journal.space import Limits
+from ticket_agent.journal.state_dir import CURSOR, StateDir, create_state_dir
+from ticket_agent.journal.transitions import Event, State, advance
+from ticket_agent.journal.values import MAX_RECORD_BYTES, key_digest, parse_record_name, record_name
+from ticket_agent.journal.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Mapping
+    from pathlib import Path
+
+    from ticket_agent.journal.fs import Fs
+    from ticket_agent.journal.outcome import Plan
+    from ticket_agent.journal.record import ProviderResult, StagedResult
+
+__all__ = ["JournalStore", "Limits"]
+
+
+class JournalStore:
+    """The owner's view of a state directory, with the fence held.
+
+    Invariants:
+
+    1. An operation's state in memory never runs ahead of the disk.
+    2. No file of a record is ever created over an existing one, and no invalid one is ever touched.
+    3. After a failed write, fsync, close, rename or directory fsync nothing is written any more
+    (``poisoned``). 4. Nothing is dispatched unless space for the outcome of everything dispatched is
+    allocated. 5. A completion fence never moves back.
+    """
+
+    def __init__(
+        self,
+        *,
+        fs: Fs,
+        dirs: StateDir,
+        fence: Fence,
+        clock: Callable[[], int],
+        boot_id: str,
+        agent_version: str,
+        limits: Limits,
+    ) -> None:
+        self._fs = fs
+        self._dirs = dirs
+        self._fence = fence
+        self._clock = clock
+        self._boot_id = boot_id
+        self._agent = agent_version
+        self._limits = limits
+        self._writer = Writer(fs, dirs.root, limits)
+        self._load()
+
+    @classmethod
+    def open(
+        cls,
+        state_dir: Path,
+        *,
+        clock: Callable[[], int],
+        boot_id: str,
+        agent_version: str,
+        fs: Fs | None = None,
+        limits: Limits | None = None,
+    ) -> Self:
+        """Take the fence, clear leftovers of unfinished writes, read every record and the cursor.
+
+        Args:
+            state_dir: created with mode 0700 if absent.
+            clock: wall clock in Unix milliseconds.
+            boot_id: identity of the host's present boot, one line of 1..=64 bytes without blanks.
+            agent_version: one line of 1..=64 bytes.
+            fs: the file system; the operating system's if None.
+            limits: space and retention; the defaults if None.
+
+        Raises:
+            FenceHeldError: another process owns the directory.
+            StateDirError: the directory is not one to trust.
+            JournalIoError: it cannot be read or prepared.
+            RecordError: ``boot_id`` or ``agent_version`` cannot stand in a record.
+        """
+        # Refused here rather than when the first outcome must be written.
+        HistoryEntry(state=State.PREPARED, unix_ms=0, boot_id=boot_id, agent=agent_version)
+        if len(boot_id.split()) != 1 or boot_id != boot_id.strip():
+            raise RecordError("boot_id must not hold blanks")
+        seam = fs or RealFs()
+        dirs = create_state_dir(state_dir, seam)
+        try:
+            fence = Fence.acquire(seam, dirs.root, boot_id=boot_id, now_unix_ms=clock())
+        except BaseException:
+            dirs.close()
+            raise
+        try:
+            return cls(
+                fs=seam,
+                dirs=dirs,
+                fence=fence,
+                clock=clock,
+                boot_id=boot_id,
+                agent_version=agent_version,
+                limits=limits or Limits(),
+            )
+        except BaseException as error:
+            fence.release()
+            dirs.close()
+            if isinstance(error, OSError):
+                raise JournalIoError(f"the state directory {state_dir} cannot be read: {error}") from error
+            raise
+
+    def _load(self) -> None:
+        for fd in (self._dirs.root, self._dirs.ops, self._dirs.archive, self._dirs.gaps):
+            remove_temporaries(self._fs, fd)
+        scan = scan_records(self._fs, self._dirs.ops)
+        self._records = scan.records
+        self._quarantined = tuple(scan.quarantined)
+        self._blocked = self._blocked_digests()
+        self._cursor, self._cursor_problem = load_cursor(self._fs, self._dirs.root)
+        self._fences: dict[tuple[str, int], CompletionFence] = {}
+        self._open: dict[str, None] = {}
+        self._executing: set[str] = set()
+        for record in self._records.values():
+            self._index(record)
+        self._restore_reserve()
+
+    def _blocked_digests(self) -> frozenset[str]:
+        parsed = (parse_record_name(entry.name) for entry in self._quarantined)
+        return frozenset(found[1] for found in parsed if found is not None)
+
+    def _restore_reserve(self) -> None:
+        # A full disk must not keep the agent from observing and publishing; a dispatch asks again and waits.
+        try:
+            self._writer.hold_reserve(len(self._executing))
+        except StorageFullError:
+            return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the fence back; nothing can be written afterwards."""
+        self._writer.close()
+        self._fence.release()
+        self._dirs.close()
+
+    @property
+    def records(self) -> Mapping[str, Record]:
+        """Every retained operation by key; a live view."""
+        return MappingProxyType(self._records)
+
+    @property
+    def quarantined(self) -> tuple[Quarantined, ...]:
+        """Files that are no valid records, as found at the start."""
+        return self._quarantined
+
+    @property
+    def poisoned(self) -> str | None:
+        """Why nothing is dispatched any more in this process, or None. End the process and start again."""
+        return self._writer.poisoned
+
+    @property
+    def cursor(self) -> Cursor:
+        """The cursor as it is on disk; the initial value if it is absent or cannot be read."""
+        return self._cursor
+
+    @property
+    def cursor_problem(self) -> str | None:
+        """Why the cursor cannot be read, or None."""
+        return self._cursor_problem
+
+    def open_records(self) -> tuple[Record, ...]:
+        """Every operation that is not terminal, ordered by epoch and sequence."""
+        found = [self._records[key] for key in self._open]
+        found.sort(key=lambda record: (record.epoch, record.sequence))
+        return tuple(found)
+
+    def highest_epoch(self) -> int:
+        """Highest epoch of any readable record or of the cursor."""
+        return max((epoch for _, epoch in self._fences), default=self._cursor.epoch)
+
+    def highest_sequence(self, family: str, epoch: int) -> int:
+        """Highest sequence of the family in the epoch that a readable record had, 0 if none."""
+        fence = self._fences.get((family, epoch))
+        return 0 if fence is None else fence.highest
+
+    def completed_through(self, family: str, epoch: int) -> int:
+        """Highest sequence at or below which everything of the family in the epoch is terminal.
+
+        It never moves back, and for a fenced family never stands below the cursor. A quarantined file counts
+        as open.
+        """
+        fence = self._fences.get((family, epoch))
+        return self._floor(family, epoch) if fence is None else fence.through()
+
+    def prepare(self, *, key: str, family: str, epoch: int, sequence: int, request: bytes) -> Record:
+        """Journal an admitted operation, or return it if exactly this one is journaled already.
+
+        Raises:
+            KeyConflictError: the key is journaled with another family, epoch, sequence or request.
+            QuarantinedRecordError: a file of this key exists and cannot be read.
+            StorageFullError: the disk is full; nothing was written.
+            RecordError: a value is out of bounds.
+            JournalPoisonedError: see ``poisoned``.
+        """
+        self._writer.require_clean()
+        known = self._records.get(key)
+        if known is not None:
+            if (known.family, known.epoch, known.sequence, known.request) == (
+                family,
+                epoch,
+                sequence,
+                request,
+            ):
+                return known
+            raise KeyConflictError(
+                f"the key of {known.name} is journaled with another admission; submit under a new idempotency key"
+            )
+        if key_digest(key) in self._blocked:
+            raise QuarantinedRecordError(
+                f"the record of sequence {sequence} is quarantined; verify the journal first"
+            )
+        record = Record(
+            key=key,
+            family=family,
+            epoch=epoch,
+            sequence=sequence,
+            request=request,
+            state=State.PREPARED,
+            history=(self._entry(State.PREPARED),),
+        )
+        self._writer.require_free()
+        return self._commit(record, before=None)
+
+    def dispatch(self, key: str, plan: Plan) -> Record:
+        """Journal the plan; the effect may be performed, once, when this returns.
+
+        Raises:
+            StorageFullError: space for the outcome cannot be held; the operation stays prepared.
+            RecordError: the plan is too large or not plain JSON; the operation stays prepared.
+        """
+        self._writer.require_clean()
+        before, state, history = self._step(key, Event.DISPATCH)
+        after = replace(before, state=state, history=history, plan=plan)
+        encode_record(after)
+        self._writer.require_free()
+        self._writer.hold_reserve(len(self._executing) + 1)
+        return self._commit(after, before=before)
+
+    def note_uncertain(self, key: str, detail: str) -> Record:
+        """Note that the effect's end is not known at present; the first note's time stays.
+
+        The same detail again writes nothing.
+        """
+        before, state, _ = self._step(key, Event.NOTE)
+        line = bounded_detail(detail)
+        if before.uncertain is None:
+            note = Uncertainty(since_unix_ms=self._now(), detail=line)
+        elif before.uncertain.detail == line:
+            return before
+        else:
+            note = replace(before.uncertain, detail=line)
+        return self._commit(replace(before, state=state, uncertain=note), before=before)
+
+    def settle(self, key: str, result: ProviderResult, staged: StagedResult) -> Record:
+        """Journal how the dispatched effect ended, and the exact line to publish."""
+        return self._persist(key, Event.SETTLE, result, staged)
+
+    def refuse(self, key: str, result: ProviderResult, staged: StagedResult) -> Record:
+        """Journal a definite end without dispatch, and the exact line to publish."""
+        return self._persist(key, Event.REFUSE, result, staged)
+
+    def adopt(self, key: str, result: ProviderResult, staged: StagedResult) -> Record:
+        """Journal the terminal result that the root already shows for this admission."""
+        return self._persist(key, Event.ADOPT, result, staged)
+
+    def publish(self, key: str) -> Record:
+        """Journal that the root has the staged result."""
+        before, state, history = self._step(key, Event.PUBLISH)
+        return self._commit(replace(before, state=state, history=history), before=before)
+
+    def withdraw(self, key: str, reason: str) -> Record:
+        """Journal that the root can never take the staged result, and why."""
+        before, state, history = self._step(key, Event.WITHDRAW)
+        after = replace(before, state=state, history=history, withdrawn=bounded_detail(reason))
+        return self._commit(after, before=before)
+
+    def finish(self, key: str) -> Record:
+        """Journal that nothing is left to do."""
+        before, state, history = self._step(key, Event.FINISH)
+        return self._commit(replace(before, state=state, history=history), before=before)
+
+    def save_cursor(self, cursor: Cursor) -> None:
+        """Durably replace the cursor.
+
+        Raises:
+            CursorError: the file on disk cannot be read and is kept, or the new value would move back.
+            StorageFullError: the disk is full; the old cursor stays, and nothing is lost by that.
+            JournalPoisonedError: see ``poisoned``.
+        """
+        self._writer.require_usable()
+        if self._cursor_problem is not None:
+            raise CursorError(
+                f"{self._cursor_problem}; the file is kept, move it away to start from the records"
+            )
+        require_forward(self._cursor, cursor)
+        data = encode_cursor(cursor)
+        self._writer.require_free()
+        self._writer.put(self._dirs.root, CURSOR, data, lambda: self._take_cursor(cursor))
+
+    def retire(self, *, keep: Container[str]) -> int:
+        """Move old terminal records into a segment of the archive, if enough of them may leave.
+
+        Args:
+            keep: keys that stay whatever their age, because the root may still show them.
+
+        Returns:
+            How many records left; 0 when a segment would not be worth it.
+
+        Raises:
+            StorageFullError: no room for the segment; everything stays.
+            JournalPoisonedError: see ``poisoned``.
+        """
+        self._writer.require_clean()
+        enough = self._limits.retain_records + self._limits.retire_batch
+        if len(self._records) - len(self._open) < enough:
+            return 0
+        chosen = choose_retired(
+            self._records.values(),
+            limits=self._limits,
+            now_unix_ms=self._now(),
+            keep=keep,
+            completed_through=self.completed_through,
+        )
+        if len(chosen) < self._limits.retire_batch:
+            return 0
+        files = self._files_of(chosen)
+        self._archive(list(files.values()))
+        keys = {record.name: record.key for record in chosen}
+        before = len(self._records)
+        self._writer.remove(self._dirs.ops, list(files), lambda name: self._forget(keys[name]))
+        return before - len(self._records)
+
+    def _files_of(self, chosen: list[Record]) -> dict[str, bytes]:
+        files: dict[str, bytes] = {}
+        size = 0
+        for record in chosen:
+            try:
+                data = self._fs.read(self._dirs.ops, record.name, MAX_RECORD_BYTES)
+                decode_record(data, name=record.name)
+            except (OSError, RecordError):
+                # It went bad since the start. It stays, and the next start quarantines it.
+                continue
+            size += len(data)
+            if size > MAX_SEGMENT_BYTES:
+                break
+            files[record.name] = data
+        return files
+
+    def _archive(self, files: list[bytes]) -> None:
+        try:
+            archived = newest_segment_parts(self._fs, self._dirs.archive)
+            name = next_segment_name(self._fs, self._dirs.archive)
+        except OSError as error:
+            raise JournalIoError(f"the archive cannot be read: {error}") from error
+        data = b"".join(file for file in files if file not in archived)
+        if data:
+            self._writer.require_free(len(data))
+            self._writer.put(self._dirs.archive, name, data, lambda: None, new=True)
+
+    def _forget(self, key: str) -> None:
+        del self._records[key]
+
+    def _take_cursor(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        for (family, epoch), fence in self._fences.items():
+            if self._limits.fenced(family):
+                fence.raise_floor(cursor.completed_through(epoch))
+
+    def _persist(self, key: str, event: Event, result: ProviderResult, staged: StagedResult) -> Record:
+        before, state, history = self._step(key, event)
+        return self._commit(
+            replace(before, state=state, history=history, result=result, staged=staged), before=before
+        )
+
+    def _step(self, key: str, event: Event) -> tuple[Record, State, tuple[HistoryEntry, ...]]:
+        self._writer.require_usable()
+        record = self._records.get(key)
+        if record is None:
+            raise UnknownKeyError(f"no operation with the key {key[:64]!r} is in the journal")
+        state = advance(record.state, event)
+        return record, state, (*record.history, self._entry(state))
+
+    def _commit(self, after: Record, *, before: Record | None) -> Record:
+        data = encode_record(after)
+        kept = decode_record(data)
+        # An operation that was never dispatched loses nothing on a full disk: its decision can be taken
+        # again.
+        outcome = before is not None and before.state is not State.PREPARED
+        self._writer.put(
+            self._dirs.ops,
+            record_name(after.sequence, after.key),
+            data,
+            lambda: self._index(kept),
+            new=before is None,
+            outcome=outcome,
+        )
+        return kept
+
+    def _index(self, record: Record) -> None:
+        self._records[record.key] = record
+        group = (record.family, record.epoch)
+        fence = self._fences.get(group)
+        if fence is None:
+            blockers = [entry.sequence for entry in self._quarantined if entry.sequence is not None]
+            fence = self._fences[group] = CompletionFence(floor=self._floor(*group), blockers=blockers)
+        if record.terminal:
+            fence.finished(record.key, record.sequence)
+            self._open.pop(record.key, None)
+        else:
+            fence.opened(record.key, record.sequence)
+            self._open[record.key] = None
+        if record.state is State.EXECUTING:
+            self._executing.add(record.key)
+        else:
+            self._executing.discard(record.key)
+
+    def _floor(self, family: str, epoch: int) -> int:
+        return self._cursor.completed_through(epoch) if self._limits.fenced(family) else 0
+
+    def _entry(self, state: State) -> HistoryEntry:
+        return HistoryEntry(state=state, unix_ms=self._now(), boot_id=self._boot_id, agent=self._agent)
+
+    def _now(self) -> int:
+        # A clock that stands before 1970 is wrong, but it must not keep an outcome from being stored.
+        return max(0, self._clock())
