@@ -1,0 +1,1 @@
+"""Ways to reach a hive's namespace, and a reference hive for people without one."""

@@ -1,0 +1,1 @@
+"""The hive's TCP console: framing, replies, handshake, and a client that is a namespace."""

@@ -1,0 +1,281 @@
+"""The TCP console as a namespace: one session, one command in flight, appends sent at most once."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from ticket_agent.hive.console.acks import lost_session, speaks_older_bounds
+from ticket_agent.hive.console.checks import check_line, check_path, check_role
+from ticket_agent.hive.console.framing import FrameError
+from ticket_agent.hive.console.link import LinkBrokenError, LinkError, NothingSentError
+from ticket_agent.hive.console.opening import ConsoleConfig, SessionOpener
+from ticket_agent.hive.console.replies import Answer, Command, Done, Ended, Err, Outcome, Verb, Violation
+from ticket_agent.protocol.chunks import decode_lines
+from ticket_agent.protocol.errors import ChunkError
+from ticket_agent.protocol.namespace import (
+    Acked,
+    AppendAnswer,
+    HiveRefusedError,
+    HiveUnreachableError,
+    HiveViolationError,
+    Refusal,
+    RefusalKind,
+    Refused,
+    Unknown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ticket_agent.hive.console.link import Link
+
+__all__ = ["ConsoleConfig", "ConsoleNamespace"]
+
+_READ_BACK: Final = "whether the line was appended is unknown, read back before anything else"
+
+
+class ConsoleNamespace:
+    """A namespace over the TCP console. For one thread.
+
+    1. A session is opened when an operation needs one and kept until ``close`` or the first surprise.
+    2. Reads are repeated once over a fresh session when the connection broke.
+    3. An append is sent again only if it is certain that no byte of it had left this host.
+    4. Credentials are read at each connect and appear in no message.
+    """
+
+    def __init__(
+        self,
+        config: ConsoleConfig,
+        *,
+        env: Mapping[str, str] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        check_role(config.role)
+        self._peer = config.peer
+        self._command_s = config.command_s
+        self._quit_s = config.quit_s
+        self._keepalive_s = config.keepalive_s
+        self._monotonic = monotonic
+        self._opener = SessionOpener(
+            config, env=os.environ if env is None else env, monotonic=monotonic, sleep=sleep
+        )
+        self._link: Link | None = None
+        self._session = 0
+        self._served = False
+        self._last_used = 0.0
+
+    @property
+    def session(self) -> int:
+        """Number of the current session; 0 before the first, raised by every reconnect."""
+        return self._session
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def ls(self, path: str) -> list[str]:
+        """Names below a directory.
+
+        Raises:
+            HiveError: one of its subclasses, as :class:`Namespace` documents.
+        """
+        return list(self._read(Command(Verb.LS, check_path(path))).lines)
+
+    def read(self, path: str) -> list[str]:
+        """All logical lines of a node; C1 groups are reassembled.
+
+        Raises:
+            HiveError: one of its subclasses, as :class:`Namespace` documents.
+        """
+        return self._logical_lines(Command(Verb.CAT, check_path(path)))
+
+    def tail(self, path: str) -> list[str]:
+        """The newest retained lines of a log-like node, oldest first; C1 groups are reassembled.
+
+        Raises:
+            HiveError: one of its subclasses, as :class:`Namespace` documents.
+        """
+        return self._logical_lines(Command(Verb.TAIL, check_path(path)))
+
+    def append(self, path: str, line: str) -> AppendAnswer:
+        """Append one line in one command.
+
+        Raises:
+            HiveError: nothing was sent. Whatever happens later is an answer.
+        """
+        command = Command(Verb.ECHO, check_path(path), check_line(line))
+        try:
+            outcome = self._exchange_once_sent(command)
+        except (LinkError, FrameError) as error:
+            return Unknown(f"{self._peer}: the connection {error}; {_READ_BACK}")
+        match outcome:
+            case Done(detail):
+                return Acked(detail)
+            case Err(refusal):
+                return Refused(self._explained(refusal))
+            case Ended(why) | Violation(why):
+                return Unknown(f"{self._peer}: {why}; {_READ_BACK}")
+
+    def keepalive(self) -> None:
+        """Send a PING if the session has been idle long enough; never raises for the peer's sake.
+
+        A session that fails here is closed; the next operation opens a new one.
+        """
+        if self._link is None or self._monotonic() - self._last_used < self._keepalive_s:
+            return
+        try:
+            self._exchange(Command(Verb.PING))
+        except (LinkError, FrameError):
+            return
+
+    def close(self) -> None:
+        """Say QUIT, wait shortly for the console's end, release the lock; never raises."""
+        link, self._link = self._link, None
+        try:
+            if link is not None:
+                self._farewell(link)
+        finally:
+            self._opener.release()
+
+    def connect(self) -> None:
+        """Open a session unless there is one; every other method does this by itself.
+
+        Raises:
+            HiveUnreachableError: no connection, or the target does not admit sessions now.
+            HiveBusyError: another client owns the console, or attaches are throttled.
+            HiveAuthError: the credential, role or ticket was refused, or too many were in the last minute.
+            HiveViolationError: the peer is no Cohesix console.
+        """
+        if self._link is None:
+            self._link = self._opener.open()
+            self._session += 1
+            self._served = False
+            self._last_used = self._monotonic()
+
+    def _logical_lines(self, command: Command) -> list[str]:
+        done = self._read(command)
+        try:
+            return decode_lines(done.lines)
+        except ChunkError as error:
+            self._drop()
+            raise HiveViolationError(
+                f"{self._peer}: {command.verb} {command.path} carried a broken C1 group: {error}; "
+                "the session was closed"
+            ) from error
+
+    def _read(self, command: Command) -> Done:
+        try:
+            outcome = self._exchange_with_retry(command)
+        except LinkError as error:
+            raise HiveUnreachableError(
+                f"{self._peer}: the connection {error} during {command.verb} {command.path}; "
+                "reading again is safe"
+            ) from error
+        except FrameError as error:
+            raise HiveViolationError(f"{self._peer}: {error}; session closed") from error
+        match outcome:
+            case Done():
+                return outcome
+            case Err(refusal):
+                raise HiveRefusedError(command.verb, command.path or "", refusal)
+            case Ended(why):
+                raise HiveUnreachableError(f"{self._peer}: {why}; reading again is safe")
+            case Violation(why):
+                raise HiveViolationError(f"{self._peer}: {why}; session closed")
+
+    def _exchange_with_retry(self, command: Command) -> Outcome:
+        self.connect()
+        try:
+            outcome = self._exchange(command)
+        except LinkBrokenError:
+            pass
+        else:
+            if not isinstance(outcome, Ended):
+                return outcome
+        self.connect()
+        return self._exchange(command)
+
+    def _exchange_once_sent(self, command: Command) -> Outcome:
+        self.connect()
+        try:
+            return self._exchange(command)
+        except NothingSentError:
+            self.connect()
+        try:
+            return self._exchange(command)
+        except NothingSentError as error:
+            raise HiveUnreachableError(
+                f"{self._peer}: the connection {error}; nothing was sent, check that the hive is up"
+            ) from error
+
+    def _exchange(self, command: Command) -> Outcome:
+        """Send one command and wait for its outcome; the session survives only an orderly one."""
+        link = self._link
+        if link is None:
+            raise NothingSentError("is closed")
+        orderly = False
+        try:
+            outcome = self._converse(link, command, self._command_s)
+            surplus = link.surplus()
+            orderly = not surplus and _keeps_session(outcome)
+            if surplus and isinstance(outcome, Done) and command.verb is not Verb.ECHO:
+                outcome = Violation(f"lines followed the END of {command.verb} {command.path or ''}")
+        finally:
+            if not orderly:
+                self._drop()
+        if orderly:
+            self._served = True
+            self._last_used = self._monotonic()
+            self._opener.session_worked()
+        return outcome
+
+    def _converse(self, link: Link, command: Command, timeout_s: float) -> Outcome:
+        surprise = link.surprise()
+        if surprise is not None:
+            raise NothingSentError(surprise)
+        deadline = self._monotonic() + timeout_s
+        link.send(command.line, deadline)
+        answer = Answer(command)
+        while (outcome := answer.receive(link.receive(deadline))) is None:
+            pass
+        return outcome
+
+    def _drop(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+            if not self._served:
+                self._opener.session_failed()
+
+    def _farewell(self, link: Link) -> None:
+        try:
+            outcome = self._converse(link, Command(Verb.QUIT), self._quit_s)
+            if isinstance(outcome, Done):
+                link.finish(self._monotonic() + self._quit_s)
+        except (LinkError, FrameError):
+            pass
+        finally:
+            link.close()
+
+    def _explained(self, refusal: Refusal) -> Refusal:
+        if not speaks_older_bounds(refusal):
+            return refusal
+        return Refusal(
+            kind=RefusalKind.GRAMMAR,
+            text=f"{self._peer} speaks the older bounds and is incompatible; upgrade it ({refusal.text})",
+        )
+
+
+def _keeps_session(outcome: Outcome) -> bool:
+    match outcome:
+        case Done():
+            return True
+        case Err(refusal):
+            return not lost_session(refusal)
+        case _:
+            return False
