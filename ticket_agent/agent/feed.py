@@ -1,0 +1,119 @@
+"""Reading the admission streams with as few commands as possible, and never half of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ticket_agent.protocol.namespace import HiveRefusedError, HiveUnreachableError, Namespace
+from ticket_agent.protocol.paths import TicketPaths
+from ticket_agent.protocol.retention import Retention, parse_retention
+
+__all__ = ["Feed", "Features", "Look"]
+
+MAX_LOOKS = 5
+"""Attempts to read a log between two equal retention readings before the pass gives up and comes again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What this root offers beside the six logs (root side: retention, current)."""
+
+    retention: bool
+    current: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One consistent look at both request logs.
+
+    Attributes:
+        admitted: lines of ``spec.snapshot``.
+        callers: lines of ``spec``.
+        retention: offsets of every log that hold for exactly these lines; empty when the root offers none.
+    """
+
+    admitted: tuple[str, ...]
+    callers: tuple[str, ...]
+    retention: Mapping[str, Retention]
+
+
+class Feed:
+    """Looks at the request logs of one hive; tells when nothing changed since the last look."""
+
+    def __init__(self, namespace: Namespace, paths: TicketPaths) -> None:
+        self._namespace = namespace
+        self._paths = paths
+        self._features: Features | None = None
+        self._features_session = 0
+        self._last: Look | None = None
+        self._last_session = 0
+
+    def features(self) -> Features:
+        """What the root of the current session offers; asked once per session."""
+        if self._features is None or self._features_session != self._namespace.session:
+            names = set(self._namespace.ls(self._paths.directory))
+            self._features = Features(retention="retention" in names, current="current" in names)
+            self._features_session = self._namespace.session
+        return self._features
+
+    def forget(self) -> None:
+        """Make the next look a full one, even if nothing changed."""
+        self._last = None
+
+    def look(self) -> Look | None:
+        """Read what changed; None when both logs are as they were at the last look.
+
+        Raises:
+            HiveError: a read failed; the look may simply be repeated.
+        """
+        if self.features().retention:
+            return self._look_by_offsets()
+        return self._look_by_content()
+
+    def _look_by_content(self) -> Look | None:
+        look = Look(admitted=self._read(self._paths.spec_snapshot), callers=self._read(self._paths.spec), retention={})
+        return self._remember(look)
+
+    def _look_by_offsets(self) -> Look | None:
+        before = self._retention()
+        for _ in range(MAX_LOOKS):
+            last = self._last if self._last_session == self._namespace.session else None
+            same_admitted = last is not None and _same(before, last.retention, "spec.snapshot")
+            same_callers = last is not None and _same(before, last.retention, "spec")
+            if last is not None and same_admitted and same_callers:
+                self._last = Look(admitted=last.admitted, callers=last.callers, retention=before)
+                return None
+            admitted = last.admitted if last and same_admitted else self._read(self._paths.spec_snapshot)
+            callers = last.callers if last and same_callers else self._read(self._paths.spec)
+            after = self._retention()
+            if _same(before, after, "spec.snapshot") and _same(before, after, "spec"):
+                self._last, self._last_session = None, self._namespace.session
+                return self._remember(Look(admitted=admitted, callers=callers, retention=after))
+            before = after
+        raise HiveUnreachableError(
+            f"the admission log changed during each of {MAX_LOOKS} readings; it is read again at the next pass"
+        )
+
+    def _remember(self, look: Look) -> Look | None:
+        last = self._last if self._last_session == self._namespace.session else None
+        self._last, self._last_session = look, self._namespace.session
+        if last is not None and last.admitted == look.admitted and last.callers == look.callers:
+            return None
+        return look
+
+    def _retention(self) -> dict[str, Retention]:
+        return parse_retention(self._namespace.read(self._paths.retention))
+
+    def _read(self, path: str) -> tuple[str, ...]:
+        try:
+            return tuple(self._namespace.read(path))
+        except HiveRefusedError as error:
+            if error.absent:
+                raise HiveRefusedError("CAT", f"{path} (does this hive offer host tickets?)", error.refusal) from None
+            raise
+
+
+def _same(one: Mapping[str, Retention], other: Mapping[str, Retention], leaf: str) -> bool:
+    left, right = one.get(leaf), other.get(leaf)
+    return left is not None and right is not None and (left.base, left.next) == (right.base, right.next)

@@ -1,0 +1,367 @@
+"""From what the hive shows to records in the journal: each admission becomes exactly one, or is held, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ticket_agent.agent.admission import (
+    Consumed,
+    Standing,
+    StreamView,
+    Verdict,
+    classify,
+    line_digest,
+    line_offsets,
+)
+from ticket_agent.agent.keys import V1_FAMILY, V2_FAMILY, base_key, reuse_key
+from ticket_agent.agent.lookup import between, newest
+from ticket_agent.journal.cursor import MAX_EPOCHS, Cursor, EpochMark, HeldGap, StreamMark
+from ticket_agent.journal.errors import QuarantinedRecordError, StorageFullError
+from ticket_agent.journal.gaps import Acknowledgement, covers
+from ticket_agent.journal.outcome import bounded_detail
+from ticket_agent.protocol.errors import ProtocolError
+from ticket_agent.protocol.spec import parse_spec
+
+if TYPE_CHECKING:
+    from ticket_agent.agent.events import EventLog
+    from ticket_agent.agent.feed import Look
+    from ticket_agent.journal.record import Record
+    from ticket_agent.journal.store import JournalStore
+    from ticket_agent.protocol.spec import HostTicketSpec
+
+__all__ = ["Counters", "Intake", "Refetch"]
+
+MAX_REFETCH = 256
+"""Admissions asked for one by one after a possible loss: root tracks no more than that (root side: admission)."""
+
+MAX_SEEN_BAD_LINES = 1024
+
+Refetch = Callable[[int], str | None]
+"""Asks root for the line of one admission; None when root does not offer or does not know it."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was seen and not executed, since the process started."""
+
+    malformed_callers: int = 0
+    other_hive: int = 0
+    conflicts: int = 0
+    stray_v1: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """One retained line of the admission log with what it turned out to be."""
+
+    text: str
+    sequence: int | None
+    spec: HostTicketSpec | None
+    problem: str | None
+    offset: int | None
+
+
+class Intake:
+    """Absorbs looks at the request logs into the journal.
+
+    Invariants:
+        1. A record is prepared before anything about its admission is dispatched.
+        2. Admissions become records in sequence order; behind a held gap none becomes one.
+        3. A caller's malformed line stops nobody; a malformed line of root is held.
+        4. A new hive epoch is durable before the first admission of it is.
+    """
+
+    def __init__(
+        self,
+        store: JournalStore,
+        events: EventLog,
+        *,
+        local_hive: str,
+        max_line_bytes: int,
+        clock: Callable[[], int],
+        refetch: Refetch,
+        acknowledgements: Callable[[], tuple[Acknowledgement, ...]],
+    ) -> None:
+        self._store = store
+        self._events = events
+        self._local_hive = local_hive
+        self._max_line_bytes = max_line_bytes
+        self._clock = clock
+        self._refetch = refetch
+        self._acknowledgements = acknowledgements
+        self.visible_callers: set[str] = set()
+        """Keys of version-1 tickets that the hive still shows; their records must stay."""
+        self.counters = Counters()
+        self._seen_bad: set[str] = set()
+        self._catch_up_epoch()
+        self._ends: dict[str, int] = dict(store.cursor.ends)
+        self._consumed = self._last_consumed()
+        newest_caller = newest(store.records.values(), V1_FAMILY, store.cursor.epoch)
+        self._newest_caller = newest_caller.request.decode("utf-8") if newest_caller is not None else None
+
+    @property
+    def epoch(self) -> int:
+        """Number of the current hive epoch, from 1."""
+        return self._store.cursor.epoch
+
+    @property
+    def held(self) -> HeldGap | None:
+        """The gap behind which nothing is executed, if there is one."""
+        return self._store.cursor.held
+
+    def absorb(self, look: Look) -> list[Record]:
+        """Prepare a record for every new admission; returns them in order.
+
+        Raises:
+            StorageFullError: never; a full disk ends the intake early and is reported as an event.
+            JournalPoisonedError: a write failed; the process must end.
+        """
+        lines = self._parse(look)
+        view = StreamView(
+            lines=look.admitted,
+            sequences=[line.sequence for line in lines],
+            base=look.retention["spec.snapshot"].base if "spec.snapshot" in look.retention else None,
+            ends={leaf: retention.next for leaf, retention in look.retention.items()},
+        )
+        lines = [replace(line, offset=offset) for line, offset in zip(lines, line_offsets(view), strict=True)]
+        standing = self._standing(view, look)
+        if standing.verdict is Verdict.NEW_EPOCH:
+            self._open_epoch(standing.evidence)
+        self._ends = {leaf: max(end, self._ends.get(leaf, 0)) for leaf, end in view.ends.items()}
+        fresh: list[Record] = []
+        try:
+            if standing.verdict is not Verdict.POSSIBLE_LOSS or self._loss_is_settled(standing, fresh):
+                self._take(lines[standing.start :], fresh)
+            self._take_callers(look.callers, fresh)
+        except StorageFullError as error:
+            self._events.once("warning", "intake-waits", "disk", str(error))
+        return fresh
+
+    def cursor_now(self) -> Cursor:
+        """The cursor as it should be saved next."""
+        cursor, consumed = self._store.cursor, self._consumed
+        mark = None
+        if consumed is not None:
+            mark = StreamMark(
+                sequence=consumed.sequence, sha256=consumed.sha256, length=consumed.length, offset=consumed.offset
+            )
+        return replace(
+            cursor,
+            epochs=self._epochs(cursor),
+            consumed_sequence=consumed.sequence if consumed is not None else 0,
+            mark=mark,
+            ends=dict(self._ends),
+        )
+
+    def _epochs(self, cursor: Cursor) -> tuple[EpochMark, ...]:
+        """The hive's lives with the completion fence of the current one brought up to date."""
+        marks = {mark.number: mark for mark in cursor.epochs}
+        current = marks.get(cursor.epoch) or EpochMark(
+            number=cursor.epoch, opened_unix_ms=self._clock(), evidence="first contact"
+        )
+        through = self._store.completed_through(V2_FAMILY, cursor.epoch)
+        marks[cursor.epoch] = replace(current, completed_through=max(current.completed_through, through))
+        return tuple(marks[number] for number in sorted(marks))[-MAX_EPOCHS:]
+
+    def _catch_up_epoch(self) -> None:
+        """Records of a later epoch than the cursor's mean that the cursor was lost; the records are the truth."""
+        highest, cursor = self._store.highest_epoch(), self._store.cursor
+        if highest > cursor.epoch and self._store.cursor_problem is None:
+            mark = EpochMark(number=highest, opened_unix_ms=self._clock(), evidence="found in the records")
+            self._store.save_cursor(Cursor(epoch=highest, epochs=(*cursor.epochs, mark)[-MAX_EPOCHS:]))
+
+    # -- standing in the stream ------------------------------------------------------------------------------
+
+    def _last_consumed(self) -> Consumed | None:
+        """Rebuild the mark from the records, which are the truth; the cursor may lag behind them."""
+        cursor = self._store.cursor
+        records = self._store.records.values()
+        last = newest(records, V2_FAMILY, cursor.epoch)
+        mark = cursor.mark
+        if last is None or (mark is not None and mark.sequence >= last.sequence):
+            if mark is None:
+                return None
+            return Consumed(sequence=mark.sequence, sha256=mark.sha256, offset=mark.offset, length=mark.length)
+        line = last.request.decode("utf-8")
+        offset = mark.offset + mark.length if mark is not None and mark.offset is not None else None
+        if offset is not None and mark is not None:
+            skipped = between(records, V2_FAMILY, cursor.epoch, mark.sequence, last.sequence)
+            offset += sum(len(record.request) + 1 for record in skipped)
+        return Consumed(
+            sequence=last.sequence, sha256=line_digest(line), offset=offset, length=len(last.request) + 1
+        )
+
+    def _standing(self, view: StreamView, look: Look) -> Standing:
+        standing = classify(self._consumed, self._ends, view)
+        if standing.verdict is Verdict.FIRST_CONTACT and not look.retention:
+            missing = self._newest_caller is not None and self._newest_caller not in look.callers
+            if missing:
+                return Standing(
+                    verdict=Verdict.NEW_EPOCH,
+                    start=0,
+                    evidence="this hive drops no lines, yet the newest caller's line that was taken is gone",
+                )
+        return standing
+
+    def _open_epoch(self, evidence: str) -> None:
+        cursor = self._store.cursor
+        number = cursor.epoch + 1
+        mark = EpochMark(number=number, opened_unix_ms=self._clock(), evidence=bounded_detail(evidence))
+        opened = Cursor(epoch=number, epochs=(*self._epochs(cursor), mark)[-MAX_EPOCHS:])
+        self._store.save_cursor(opened)
+        self._consumed = None
+        self._ends = {}
+        self._newest_caller = None
+        self._events.emit("warning", "hive-epoch", epoch=opened.epoch, evidence=evidence)
+
+    def _loss_is_settled(self, standing: Standing, fresh: list[Record]) -> bool:
+        acknowledged = covers(self._acknowledgements(), self.epoch, standing.first, standing.through)
+        if acknowledged or self._refetch_range(standing, fresh):
+            return True
+        self._hold(standing.first, standing.through, standing.evidence)
+        return False
+
+    def _refetch_range(self, standing: Standing, fresh: list[Record]) -> bool:
+        """Ask root for each admission of the range; only the whole range settles a loss."""
+        if standing.through - standing.first >= MAX_REFETCH:
+            return False
+        found: list[_Line] = []
+        for sequence in range(standing.first, standing.through + 1):
+            text = self._refetch(sequence)
+            line = self._parse_admitted(text) if text is not None else None
+            if line is None or line.sequence != sequence:
+                return False
+            found.append(line)
+        self._take(found, fresh)
+        return True
+
+    def _hold(self, first: int, through: int, reason: str) -> None:
+        held = self._store.cursor.held
+        if held is not None and (held.epoch, held.first, held.through) == (self.epoch, first, through):
+            return
+        gap = HeldGap(epoch=self.epoch, first=first, through=through, reason=bounded_detail(reason), since_unix_ms=self._clock())
+        self._store.save_cursor(replace(self.cursor_now(), held=gap))
+        self._events.emit(
+            "error",
+            "gap-held",
+            epoch=self.epoch,
+            first=first,
+            through=through,
+            reason=reason,
+            next=f"ticket-agent journal acknowledge-gap --from {first} --through {through} --reason TEXT",
+        )
+
+    def _release_gap(self) -> None:
+        if self._store.cursor.held is None:
+            return
+        self._store.save_cursor(replace(self.cursor_now(), held=None))
+        self._events.emit("info", "gap-released", epoch=self.epoch)
+
+    # -- admitted lines --------------------------------------------------------------------------------------
+
+    def _parse(self, look: Look) -> list[_Line]:
+        return [self._parse_admitted(text) for text in look.admitted]
+
+    def _parse_admitted(self, text: str) -> _Line:
+        try:
+            spec = parse_spec(text.encode("utf-8"), source="admitted", max_line_bytes=self._max_line_bytes)
+        except ProtocolError as error:
+            return _Line(text=text, sequence=None, spec=None, problem=str(error), offset=None)
+        return _Line(text=text, sequence=spec.admission_sequence, spec=spec, problem=None, offset=None)
+
+    def _take(self, lines: list[_Line], fresh: list[Record]) -> None:
+        for index, line in enumerate(lines):
+            last = self._consumed.sequence if self._consumed is not None else 0
+            problem = line.problem
+            if line.sequence is not None and line.sequence <= last:
+                problem = f"admission sequence {line.sequence} does not rise above {last}"
+            if problem is None and line.spec is not None:
+                problem = self._admit(line, line.spec, fresh)
+            if problem is None:
+                continue
+            following = [later.sequence for later in lines[index + 1 :] if later.sequence is not None]
+            through = max(following[0] - 1, last + 1) if following else last + 1
+            if not covers(self._acknowledgements(), self.epoch, last + 1, through):
+                self._hold(last + 1, through, f"root wrote a line that cannot be trusted: {problem}")
+                return
+        self._release_gap()
+
+    def _admit(self, line: _Line, spec: HostTicketSpec, fresh: list[Record]) -> str | None:
+        """Prepare one admission; returns why it cannot be trusted, if so."""
+        request = line.text.encode("utf-8")
+        sequence = line.sequence or 0
+        key = base_key(spec)
+        known = self._store.records.get(key)
+        if known is not None and (known.epoch, known.sequence) != (self.epoch, sequence):
+            key = reuse_key(key, self.epoch, sequence)
+            known = self._store.records.get(key)
+        if known is None:
+            try:
+                record = self._store.prepare(
+                    key=key, family=V2_FAMILY, epoch=self.epoch, sequence=sequence, request=request
+                )
+            except QuarantinedRecordError as error:
+                # Its own operation is never executed; the admissions behind it are other operations and go on.
+                self._events.once("error", "quarantined", key, str(error), sequence=sequence)
+            else:
+                fresh.append(record)
+        elif known.request != request:
+            return f"admission {sequence} was seen before with other content"
+        self._consumed = Consumed(
+            sequence=sequence, sha256=line_digest(line.text), offset=line.offset, length=len(request) + 1
+        )
+        return None
+
+    # -- callers' lines (version 1) --------------------------------------------------------------------------
+
+    def _take_callers(self, lines: tuple[str, ...], fresh: list[Record]) -> None:
+        self.visible_callers.clear()
+        for text in lines:
+            if not text.strip():
+                continue
+            try:
+                spec = parse_spec(text.encode("utf-8"), source="raw", max_line_bytes=self._max_line_bytes)
+            except ProtocolError as error:
+                if self._first_time(text):
+                    self.counters.malformed_callers += 1
+                    self._events.emit("warning", "caller-line-skipped", reason=str(error))
+                continue
+            if spec.version == 1:
+                self._take_v1(text, spec, fresh)
+
+    def _take_v1(self, text: str, spec: HostTicketSpec, fresh: list[Record]) -> None:
+        if spec.target_hive is not None and spec.target_hive != self._local_hive:
+            if self._first_time(text):
+                self.counters.other_hive += 1
+                self._events.emit("info", "other-hive-skipped", id=spec.id, target_hive=spec.target_hive)
+            return
+        key = base_key(spec)
+        known = self._store.records.get(key)
+        if known is not None and known.epoch != self.epoch:
+            key = reuse_key(key, self.epoch, None)
+            known = self._store.records.get(key)
+        self.visible_callers.add(key)
+        request = text.encode("utf-8")
+        if known is None:
+            ordinal = self._store.highest_sequence(V1_FAMILY, self.epoch) + 1
+            fresh.append(
+                self._store.prepare(key=key, family=V1_FAMILY, epoch=self.epoch, sequence=ordinal, request=request)
+            )
+            self._newest_caller = text
+        elif known.request != request and self._first_time(text):
+            self.counters.conflicts += 1
+            self._events.emit(
+                "warning", "idempotency-conflict", id=spec.id, reason="same id and key with other content; not executed"
+            )
+
+    def _first_time(self, text: str) -> bool:
+        digest = line_digest(text)
+        if digest in self._seen_bad:
+            return False
+        if len(self._seen_bad) >= MAX_SEEN_BAD_LINES:
+            self._seen_bad.clear()
+        self._seen_bad.add(digest)
+        return True
+

@@ -1,0 +1,34 @@
+"""How a ticket is named in the journal.
+
+A version-2 ticket is ``<len(id)>:<id>:<idempotency_key>`` (host tickets, dedup). Version 1 is set apart by a
+prefix, and a pair that root admits once more after it forgot the first time by a suffix; ``/`` and ``@`` cannot
+occur in a token, so no two tickets ever share a name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ticket_agent.protocol.spec import HostTicketSpec
+
+__all__ = ["V1_FAMILY", "V2_FAMILY", "base_key", "base_of", "reuse_key"]
+
+V1_FAMILY = "host-ticket/v1"
+V2_FAMILY = "host-ticket/v2"
+
+
+def base_key(spec: HostTicketSpec) -> str:
+    """Name of a ticket at its first admission."""
+    return spec.journal_key if spec.version > 1 else f"v1/{spec.journal_key}"
+
+
+def reuse_key(base: str, epoch: int, sequence: int | None) -> str:
+    """Name of a later admission of the same (id, idempotency key) pair."""
+    return f"{base}@{epoch}" if sequence is None else f"{base}@{epoch}.{sequence}"
+
+
+def base_of(key: str) -> tuple[str, bool]:
+    """The name of the first admission, and whether ``key`` names a later one."""
+    base, marker, _ = key.partition("@")
+    return base, marker == "@"

@@ -1,0 +1,304 @@
+"""The daemon's one thread: look at the hive, move every operation as far as it goes, pause, again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ticket_agent.agent.feed import Feed
+from ticket_agent.agent.intake import Intake
+from ticket_agent.agent.keys import V1_FAMILY
+from ticket_agent.agent.operation import Operation, open_operation, spec_of
+from ticket_agent.agent.steps import Moved, StepConfig, Stepper
+from ticket_agent.agent.streams import ResultStreams
+from ticket_agent.journal.errors import StorageFullError
+from ticket_agent.journal.gaps import read_acknowledgements
+from ticket_agent.journal.transitions import State
+from ticket_agent.protocol.errors import ProtocolError
+from ticket_agent.protocol.namespace import (
+    HiveAuthError,
+    HiveError,
+    HiveRefusedError,
+    HiveViolationError,
+    Namespace,
+)
+from ticket_agent.protocol.paths import LIFECYCLE_STATE, TicketPaths
+
+if TYPE_CHECKING:
+    from ticket_agent.agent.events import EventLog
+    from ticket_agent.agent.notify import ServiceNotifier
+    from ticket_agent.agent.providers import ProviderTable
+    from ticket_agent.agent.statusfile import StatusFile
+    from ticket_agent.config import AgentConfig
+    from ticket_agent.journal.record import Record
+    from ticket_agent.journal.store import JournalStore
+
+__all__ = ["Agent", "PassSummary", "Totals"]
+
+CURSOR_STRIDE = 32
+"""Ended operations between two saves of the cursor while the agent is busy."""
+
+RETIRE_PERIOD_S = 60.0
+"""Seconds between two looks for records that may move to the archive."""
+
+FAST_PERIOD_S = 0.5
+"""How long after the last activity the stream is looked at in fast cadence."""
+
+MAX_OUTAGE_PAUSE_S = 2.0
+
+_UNDECIDED = (State.PREPARED, State.EXECUTING)
+_UNPUBLISHED = (State.PREPARED, State.EXECUTING, State.PERSISTED)
+
+
+@dataclass(slots=True)
+class PassSummary:
+    """What one pass saw and did."""
+
+    admitted: int = 0
+    steps: int = 0
+    ended: int = 0
+    waiting: int = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether anything changed."""
+        return bool(self.admitted or self.steps)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Since the process started."""
+
+    passes: int = 0
+    ended: int = 0
+    outages: int = 0
+    by_outcome: dict[str, int] = field(default_factory=dict)
+
+
+class Agent:
+    """One hive, one journal, one thread. No locks: whatever takes long is polled, never awaited."""
+
+    def __init__(
+        self,
+        *,
+        config: AgentConfig,
+        store: JournalStore,
+        namespace: Namespace,
+        providers: ProviderTable,
+        events: EventLog,
+        clock: Callable[[], int],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._namespace = namespace
+        self._providers = providers
+        self._events = events
+        self._monotonic = monotonic
+        self._paths = TicketPaths(config.mount)
+        self._feed = Feed(namespace, self._paths)
+        self.streams = ResultStreams(namespace, self._paths)
+        self.intake = Intake(
+            store,
+            events,
+            local_hive=config.local_hive,
+            max_line_bytes=config.max_line_bytes,
+            clock=clock,
+            refetch=self._refetch,
+            acknowledgements=lambda: read_acknowledgements(config.state_dir),
+        )
+        self._stepper = Stepper(
+            store=store,
+            namespace=namespace,
+            feed=self._feed,
+            streams=self.streams,
+            events=events,
+            config=StepConfig(
+                paths=self._paths,
+                max_line_bytes=config.max_line_bytes,
+                shard_bits=config.shard_bits,
+                lifecycle_path=LIFECYCLE_STATE,
+            ),
+            clock=clock,
+            monotonic=monotonic,
+            current_epoch=lambda: self.intake.epoch,
+        )
+        self.operations: dict[str, Operation] = {}
+        self.unparsable: dict[str, str] = {}
+        """Open records whose request this version cannot parse; they are left alone and reported."""
+        self.totals = Totals()
+        self.hive_state = "not connected yet"
+        self._ended_since_save = 0
+        self._cursor_dirty = False
+        self._last_activity = monotonic()
+        self._retire_due = monotonic() + RETIRE_PERIOD_S
+        self._idle_s = config.poll.fast_ms / 1000
+        self._outage_s = 0.2
+        for record in store.open_records():
+            self._carry(record)
+
+    # -- one pass --------------------------------------------------------------------------------------------
+
+    def pass_once(self, stop: threading.Event) -> PassSummary:
+        """Look once, then move every operation that can move.
+
+        Raises:
+            HiveError: the hive cannot be used; what was decided before stays decided.
+            JournalPoisonedError: a write to the journal failed; the process must end.
+        """
+        summary = PassSummary()
+        self.totals.passes += 1
+        if self.intake.held is not None:
+            self._feed.forget()
+        look = self._feed.look()
+        if look is not None:
+            for record in self.intake.absorb(look):
+                self._carry(record)
+                summary.admitted += 1
+        self._drive(summary, stop)
+        self._maintain(summary)
+        return summary
+
+    def _carry(self, record: Record) -> None:
+        try:
+            spec = spec_of(record)
+        except ProtocolError as error:
+            self.unparsable[record.key] = str(error)
+            self._events.emit("error", "unparsable-request", key=record.key, reason=str(error))
+            return
+        self.operations[record.key] = open_operation(record, spec, self._providers.provider_for(spec))
+
+    def _ordered(self) -> list[Operation]:
+        return sorted(
+            self.operations.values(),
+            key=lambda op: (op.record.epoch, op.record.family != V1_FAMILY, op.record.sequence),
+        )
+
+    def _drive(self, summary: PassSummary, stop: threading.Event) -> None:
+        held_lanes: set[str] = set()
+        unpublished: set[str] = set()
+        for op in self._ordered():
+            if stop.is_set():
+                return
+            undecided = op.record.state in _UNDECIDED
+            if not (undecided and op.lane in held_lanes) and op.retry_at <= self._monotonic():
+                for moved in self._steps(op, may_publish=op.group not in unpublished, stop=stop):
+                    summary.steps += moved is not Moved.WAITS
+            if op.record.state is State.TERMINAL:
+                self._end(op, summary)
+                continue
+            summary.waiting += 1
+            if op.record.state in _UNDECIDED:
+                held_lanes.add(op.lane)
+            if op.group is not None and op.record.state in _UNPUBLISHED:
+                unpublished.add(op.group)
+
+    def _steps(self, op: Operation, *, may_publish: bool, stop: threading.Event) -> Iterator[Moved]:
+        """Step until it waits or ends; what one operation reads cannot stop the others."""
+        while not stop.is_set():
+            try:
+                moved = self._stepper.step(op, may_publish=may_publish)
+            except (HiveRefusedError, HiveViolationError, ProtocolError) as error:
+                op.wait(str(error), now=self._monotonic(), longest_s=1.0)
+                self._events.once("warning", "waiting", op.record.key, str(error), key=op.record.key)
+                moved = Moved.WAITS
+            yield moved
+            if moved is not Moved.ON:
+                return
+
+    def _end(self, op: Operation, summary: PassSummary) -> None:
+        del self.operations[op.record.key]
+        summary.ended += 1
+        self.totals.ended += 1
+        self._ended_since_save += 1
+        self._cursor_dirty = True
+        outcome = op.record.result.outcome if op.record.result is not None else "unknown"
+        self.totals.by_outcome[outcome] = self.totals.by_outcome.get(outcome, 0) + 1
+
+    def _maintain(self, summary: PassSummary) -> None:
+        if self._ended_since_save >= CURSOR_STRIDE or (self._cursor_dirty and not summary.active):
+            self.save_cursor()
+        now = self._monotonic()
+        if now >= self._retire_due and not summary.active:
+            self._retire_due = now + RETIRE_PERIOD_S
+            self._store.retire(keep=self.intake.visible_callers)
+
+    def save_cursor(self) -> None:
+        """Save the cursor if anything ended since the last time."""
+        if self._cursor_dirty and self._store.cursor_problem is None:
+            try:
+                self._store.save_cursor(self.intake.cursor_now())
+            except StorageFullError as error:
+                self._events.once("warning", "cursor-waits", "disk", str(error))
+                return
+        self._cursor_dirty = False
+        self._ended_since_save = 0
+
+    def _refetch(self, sequence: int) -> str | None:
+        try:
+            lines = self._namespace.read(self._paths.admission(sequence))
+        except HiveRefusedError:
+            return None
+        return lines[0] if len(lines) == 1 else None
+
+    # -- the loop --------------------------------------------------------------------------------------------
+
+    def run(self, stop: threading.Event, *, notifier: ServiceNotifier, status: StatusFile) -> None:
+        """Pass after pass until ``stop`` is set; an unreachable hive is waited for.
+
+        Raises:
+            HiveAuthError: the very first attach was refused.
+            JournalPoisonedError: a write to the journal failed; the process must end.
+        """
+        announced = False
+        while not stop.is_set():
+            pause = self._one_round(stop, first=not announced)
+            if self.hive_state == "connected" and not announced:
+                announced = True
+                notifier.ready("serving the hive")
+            notifier.alive()
+            status.write_if_due(self)
+            if notifier.watchdog_s is not None:
+                pause = min(pause, notifier.watchdog_s / 3)
+            stop.wait(pause)
+        notifier.stopping()
+        self.save_cursor()
+        status.write(self)
+
+    def _one_round(self, stop: threading.Event, *, first: bool) -> float:
+        try:
+            summary = self.pass_once(stop)
+        except HiveAuthError:
+            if first:
+                raise
+            return self._outage("the hive refuses our credential")
+        except HiveError as error:
+            return self._outage(str(error))
+        if self.hive_state != "connected":
+            self.hive_state = "connected"
+            self._events.settled("hive-unavailable", "hive")
+            self._events.emit("info", "hive-connected", session=self._namespace.session)
+        self._outage_s = 0.2
+        return self._pause(summary)
+
+    def _outage(self, why: str) -> float:
+        self.totals.outages += 1
+        self.hive_state = why
+        self._events.once("warning", "hive-unavailable", "hive", why)
+        pause, self._outage_s = self._outage_s, min(self._outage_s * 2, MAX_OUTAGE_PAUSE_S)
+        return pause
+
+    def _pause(self, summary: PassSummary) -> float:
+        """Seconds to the next pass: fast after activity, then doubling up to the idle cadence."""
+        now = self._monotonic()
+        poll = self._config.poll
+        if summary.active:
+            self._last_activity = now
+        if now - self._last_activity < FAST_PERIOD_S:
+            self._idle_s = poll.fast_ms / 1000
+        else:
+            self._idle_s = min(self._idle_s * 1.5, poll.idle_ms / 1000)
+        due = [op.retry_at - now for op in self.operations.values() if op.retry_at > now]
+        return max(min([self._idle_s, *due]), 0.001)

@@ -1,0 +1,85 @@
+"""One open operation as the agent carries it from pass to pass; the record in the journal is the truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ticket_agent.agent.keys import V1_FAMILY
+from ticket_agent.journal.recovery import Admission
+from ticket_agent.protocol.spec import parse_spec
+
+if TYPE_CHECKING:
+    from ticket_agent.journal.outcome import Provider
+    from ticket_agent.journal.record import Record
+    from ticket_agent.protocol.spec import HostTicketSpec
+
+__all__ = ["FIRST_DELAY_S", "Operation", "open_operation"]
+
+FIRST_DELAY_S = 0.01
+"""First pause, in seconds, of an operation that has to wait; it doubles while nothing changes."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """An operation that has not ended, with what only this process knows about it.
+
+    Attributes:
+        record: its record as last written.
+        spec: the admitted request, parsed from the record's exact bytes.
+        provider: who performs and observes it.
+        lane: operations of one lane run in sequence order.
+        group: results of one group are published in admission order: the receipt Worker; None for version 1.
+        admission: whether root still knows the admission.
+        forgotten_why: the evidence for that, once it is :attr:`Admission.FORGOTTEN`.
+        audited: intermediate states whose lines are known to be visible.
+        waiting: why it does not move, in words; empty while it does.
+        retry_at: monotonic seconds before which it is not tried again.
+    """
+
+    record: Record
+    spec: HostTicketSpec
+    provider: Provider[HostTicketSpec]
+    lane: str
+    group: str | None
+    admission: Admission = Admission.KNOWN
+    admission_session: int = 0
+    forgotten_why: str = ""
+    audited: set[str] = field(default_factory=set)
+    waiting: str = ""
+    retry_at: float = 0.0
+    delay_s: float = FIRST_DELAY_S
+
+    def wait(self, why: str, *, now: float, longest_s: float) -> None:
+        """Pause before the next try, longer each time."""
+        self.waiting = why
+        self.retry_at = now + self.delay_s
+        self.delay_s = min(self.delay_s * 2, longest_s)
+
+    def moved(self, record: Record) -> None:
+        """Take a new record; whatever it waited for is over."""
+        self.record = record
+        self.waiting = ""
+        self.retry_at = 0.0
+        self.delay_s = FIRST_DELAY_S
+
+
+def open_operation(record: Record, spec: HostTicketSpec, provider: Provider[HostTicketSpec]) -> Operation:
+    """Carry a record, new or found at start-up."""
+    return Operation(
+        record=record,
+        spec=spec,
+        provider=provider,
+        lane=provider.lane(spec),
+        group=spec.receipt_worker_id if record.family != V1_FAMILY else None,
+    )
+
+
+def spec_of(record: Record) -> HostTicketSpec:
+    """Parse the request of a record that was accepted before.
+
+    Raises:
+        ProtocolError: the record holds a request that this version does not understand.
+    """
+    source = "raw" if record.family == V1_FAMILY else "admitted"
+    return parse_spec(record.request, source=source)  # type: ignore[arg-type]

@@ -1,0 +1,59 @@
+"""Which provider performs which action, and what happens to an action that nobody performs here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ticket_agent.journal.outcome import Outcome, Plan, PlanRefusedError, Provider, Rejected, Unknown
+
+if TYPE_CHECKING:
+    from ticket_agent.protocol.spec import HostTicketSpec
+
+__all__ = ["NotEnabled", "ProviderTable"]
+
+
+class NotEnabled:
+    """Stands in for an action without a provider: refuses it before anything is dispatched."""
+
+    def __init__(self, action: str, reason: str) -> None:
+        self._refusal = f"{action} is not enabled on this agent ({reason})"
+
+    def lane(self, request: HostTicketSpec) -> str:
+        """A lane of its own: such a ticket holds nobody up."""
+        return f"not-enabled/{request.journal_key}"
+
+    def plan(self, request: HostTicketSpec) -> Plan:  # noqa: ARG002 - the refusal does not depend on it
+        """Refuse for good."""
+        raise PlanRefusedError(self._refusal)
+
+    def execute(self, plan: Plan) -> Outcome:  # noqa: ARG002 - never planned, so never performed
+        """Refuse for good."""
+        return Rejected(self._refusal)
+
+    def observe(self, plan: Plan) -> Outcome:  # noqa: ARG002 - no plan of ours to look at
+        """Tell nothing: an agent that had the provider may have dispatched it before this one was started."""
+        return Unknown(f"cannot be observed: {self._refusal}")
+
+
+class ProviderTable:
+    """Providers by version and action, narrowed by the hive's action allow-list."""
+
+    def __init__(
+        self,
+        *,
+        v1: Mapping[str, Provider[HostTicketSpec]],
+        v2: Mapping[str, Provider[HostTicketSpec]],
+        allowlist: frozenset[str] | None,
+    ) -> None:
+        self._by_version = {1: dict(v1), 2: dict(v2)}
+        self._allowlist = allowlist
+
+    def provider_for(self, spec: HostTicketSpec) -> Provider[HostTicketSpec]:
+        """The provider of a ticket's action, or one that refuses it with the reason."""
+        if self._allowlist is not None and spec.action not in self._allowlist:
+            return NotEnabled(spec.action, "the hive's action_allowlist does not name it")
+        provider = self._by_version[spec.version].get(spec.action)
+        if provider is None:
+            return NotEnabled(spec.action, f"version-{spec.version} tickets of this kind have no provider here")
+        return provider

@@ -1,0 +1,146 @@
+"""Putting the parts of a daemon together; every failure to do so ends with its documented exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ticket_agent import __version__
+from ticket_agent.agent.events import EventLog
+from ticket_agent.agent.keys import V2_FAMILY
+from ticket_agent.cli.output import fail
+from ticket_agent.exits import Exit
+
+if TYPE_CHECKING:
+    from ticket_agent.agent.loop import Agent
+    from ticket_agent.config import AgentConfig
+    from ticket_agent.hive.console.client import ConsoleNamespace
+    from ticket_agent.journal.store import JournalStore
+
+__all__ = ["boot_id", "console", "exit_of", "events_for", "now_ms", "opened_agent", "opened_store", "stop_on_signals"]
+
+
+def now_ms() -> int:
+    """Wall-clock time in Unix milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def boot_id() -> str:
+    """Identity of this boot of the host, as the kernel gives it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return "unknown"
+
+
+def events_for(config: AgentConfig) -> EventLog:
+    """The daemon's log on standard error."""
+    return EventLog(sys.stderr, clock=now_ms, style=config.log.format, level=config.log.level)
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and SIGINT set: the current step is finished, then the process ends."""
+    stop = threading.Event()
+
+    def request_stop(number: int, frame: object) -> None:  # noqa: ARG001 - the handler's signature
+        stop.set()
+
+    signal.signal(signal.SIGTERM, request_stop)
+    signal.signal(signal.SIGINT, request_stop)
+    return stop
+
+
+def console(config: AgentConfig) -> ConsoleNamespace:
+    """A namespace over the configured console; connects at its first use."""
+    from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace  # noqa: PLC0415 - start-up time
+
+    settings = config.console
+    return ConsoleNamespace(
+        ConsoleConfig(
+            host=settings.host,
+            port=settings.port,
+            role=settings.role,
+            token=settings.auth_token,
+            ticket=settings.ticket,
+            allow_placeholder=settings.allow_placeholder_token,
+            command_s=settings.command_timeout_s,
+        )
+    )
+
+
+@contextlib.contextmanager
+def opened_store(config: AgentConfig) -> Iterator[JournalStore]:
+    """The journal under its fence."""
+    from ticket_agent.journal.errors import FenceHeldError, JournalError  # noqa: PLC0415 - start-up time
+    from ticket_agent.journal.store import JournalStore, Limits  # noqa: PLC0415 - start-up time
+
+    limits = Limits(
+        retain_ms=config.retention.keep_days * 86_400_000,
+        retain_records=config.retention.keep_records,
+        fenced_families=frozenset({V2_FAMILY}),
+    )
+    try:
+        store = JournalStore.open(
+            config.state_dir, clock=now_ms, boot_id=boot_id(), agent_version=__version__, limits=limits
+        )
+    except FenceHeldError as error:
+        fail(str(error), Exit.OTHER_OWNER)
+    except JournalError as error:
+        fail(str(error), Exit.FAILURE)
+    with store:
+        yield store
+
+
+@contextlib.contextmanager
+def opened_agent(config: AgentConfig, store: JournalStore, events: EventLog) -> Iterator[Agent]:
+    """An agent over the configured console."""
+    from ticket_agent.agent.loop import Agent  # noqa: PLC0415 - start-up time
+    from ticket_agent.agent.providers import ProviderTable  # noqa: PLC0415 - start-up time
+    from ticket_agent.gpu.compat import compat_lease_providers  # noqa: PLC0415 - start-up time
+    from ticket_agent.gpu.lease import lease_providers  # noqa: PLC0415 - start-up time
+
+    namespace = console(config)
+
+    def epoch() -> int:
+        return store.cursor.epoch
+
+    providers = ProviderTable(
+        v1=compat_lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {},
+        v2=lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {},
+        allowlist=config.action_allowlist,
+    )
+    try:
+        yield Agent(
+            config=config,
+            store=store,
+            namespace=namespace,
+            providers=providers,
+            events=events,
+            clock=now_ms,
+            monotonic=time.monotonic,
+        )
+    finally:
+        namespace.close()
+
+
+def exit_of(agent: Agent, store: JournalStore) -> Exit:
+    """The code that tells what is left behind: degraded before uncertain before fine."""
+    if store.poisoned is not None:
+        return Exit.POISONED
+    if store.quarantined or store.cursor_problem is not None or agent.intake.held is not None or agent.unparsable:
+        return Exit.DEGRADED
+    if any(record.uncertain is not None for record in store.open_records()):
+        return Exit.UNCERTAIN
+    return Exit.OK
+
+
+def pid() -> int:
+    """Process id, for the notifier and the status file."""
+    return os.getpid()

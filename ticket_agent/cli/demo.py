@@ -1,0 +1,111 @@
+"""`demo`: the whole promise on one screen. A reference hive, a real agent process, a kill, and the books."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ticket_agent.cli.output import fail, state_text, styled, table
+from ticket_agent.exits import Exit
+
+__all__ = ["demo"]
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Events as NDJSON; the last line sums up.")
+@click.option("--workers", type=click.IntRange(1, 16), default=4, show_default=True, help="Workers; three tickets each.")
+@click.option(
+    "--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the journal here, to look at afterwards."
+)
+def demo(*, as_json: bool, workers: int, keep: Path | None) -> None:
+    """Watch root-admitted lease tickets travel through the journal over a real TCP console.
+
+    In the middle the agent is killed (SIGKILL) right after a lease write was applied and before its answer
+    arrived; it is started again, observes what became of the write, and finishes every ticket exactly once.
+    """
+    from ticket_agent.cli.demo_run import DemoError, DemoRun  # noqa: PLC0415 - start-up time
+
+    with _state_dir(keep) as state_dir:
+        run = DemoRun(state_dir=state_dir, workers=workers, show=_show_json if as_json else _show)
+        try:
+            books = run.perform()
+        except DemoError as error:
+            fail(f"demo: {error}", Exit.FAILURE)
+        if as_json:
+            click.echo(json.dumps(books.summary(), separators=(",", ":")))
+        else:
+            _print_books(books, keep)
+    sys.exit(int(Exit.OK if books.kept_promise else Exit.FAILURE))
+
+
+@contextlib.contextmanager
+def _state_dir(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        if keep.exists() and any(keep.iterdir()):
+            fail(f"{keep} is not empty; name a new directory", Exit.USAGE)
+        yield keep
+        return
+    base = Path(tempfile.mkdtemp(prefix="ticket-agent-demo-"))
+    try:
+        yield base / "state"
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def _show_json(event: dict[str, Any]) -> None:
+    click.echo(json.dumps(event, separators=(",", ":")))
+
+
+def _show(event: dict[str, Any]) -> None:
+    moment = event["unix_ms"] % 86_400_000
+    clock = f"{moment // 3_600_000:02d}:{moment // 60_000 % 60:02d}:{moment // 1000 % 60:02d}.{moment % 1000:03d}"
+    if event["event"] == "transition":
+        name = f"{event['action']:<18} {event['key'].split(':')[1]:<14}"
+        arrow = f"{event['before']} -> {state_text(event['state'])}"
+        detail = f"  ({event['detail']})" if event.get("detail") and event["state"] == "provider-result-persisted" else ""
+        click.echo(f"{clock}  #{event['sequence']:<3} {name} {arrow}{detail}")
+    elif event["event"] in {"killed", "restarted", "started", "uncertain", "hive"}:
+        click.echo(f"{clock}  {styled(event['event'].upper(), 'magenta', bold=True)} {event.get('detail', '')}".rstrip())
+
+
+def _print_books(books: Any, keep: Path | None) -> None:
+    rows = [
+        [
+            str(row.sequence),
+            row.ticket,
+            row.action,
+            " > ".join(_SHORT[state] for state in row.states),
+            state_text(row.outcome),
+            row.receipt,
+            str(row.effects),
+            str(row.results),
+        ]
+        for row in books.rows
+    ]
+    click.echo()
+    headers = ["SEQ", "TICKET", "ACTION", "STATES", "OUTCOME", "RECEIPT", "EFFECTS", "RESULTS"]
+    click.echo(table(headers, rows))
+    click.echo()
+    click.echo("states: " + ", ".join(f"{short} {state}" for state, short in _SHORT.items()))
+    verdict = f"side effects dispatched: {books.dispatched} of {len(books.rows)}, repeated: {books.repeated}"
+    click.echo(styled(verdict, "green" if books.kept_promise else "red", bold=True))
+    click.echo(f"the agent was killed {books.kills} time(s) at `executing`; every ticket ended once")
+    if keep is not None:
+        click.echo(f"journal kept: ticket-agent journal list --state-dir {keep}")
+
+
+_SHORT = {
+    "prepared": "P",
+    "executing": "E",
+    "provider-result-persisted": "R",
+    "result-published": "V",
+    "terminal": "T",
+}

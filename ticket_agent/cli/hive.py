@@ -1,0 +1,138 @@
+"""`hive serve`: the reference hive as a process of its own; also the embedded one of `run --mock`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+
+from ticket_agent.cli.assembly import now_ms, stop_on_signals
+from ticket_agent.cli.output import emit_json, fail
+from ticket_agent.exits import Exit
+
+__all__ = ["EmbeddedHive", "embedded_hive", "hive"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedHive:
+    """Where the embedded reference hive listens."""
+
+    host: str
+    port: int
+    token: str
+    greeting: str
+
+
+@click.group()
+def hive() -> None:
+    """Run the reference hive: a model of the root side behind a real TCP console."""
+
+
+@hive.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=31337, show_default=True, help="0 picks a free one.")
+@click.option(
+    "--lab-port",
+    type=click.IntRange(0, 65535),
+    default=None,
+    help="A second console, so that you can submit while the agent holds the first one.",
+)
+@click.option("--token", help="Console token: env:NAME, file:/path or the token (default: a random one, printed).")
+@click.option("--profile", type=click.Choice(["default", "strict-a"]), default="default", show_default=True)
+@click.option("--workers", type=click.IntRange(0, 64), default=4, show_default=True, help="READY GPU Workers.")
+@click.option("--gpus", type=click.IntRange(0, 64), default=2, show_default=True, help="GPUs in the inventory.")
+@click.option(
+    "--fault",
+    "fault_texts",
+    multiple=True,
+    metavar="KIND:PATH[:every=N]",
+    help="Misbehave, e.g. drop-after:/queen/lease/ctl:every=2; may be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Announce the console as one JSON line.")
+def serve(
+    *,
+    port: int,
+    lab_port: int | None,
+    token: str | None,
+    profile: str,
+    workers: int,
+    gpus: int,
+    fault_texts: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Serve a console on loopback until SIGTERM or SIGINT. Everything it knows is in memory."""
+    from ticket_agent.hive.reference import (  # noqa: PLC0415 - start-up time
+        DEFAULT,
+        STRICT_A,
+        ConsoleServer,
+        Faults,
+        ReferenceHive,
+        parse_fault,
+    )
+
+    stop = stop_on_signals()
+    secret = _token(token)
+    faults = Faults()
+    try:
+        for text in fault_texts:
+            faults.add(parse_fault(text))
+    except ValueError as error:
+        fail(str(error), Exit.USAGE)
+    model = ReferenceHive(
+        STRICT_A if profile == "strict-a" else DEFAULT,
+        clock=now_ms,
+        gpus=tuple(f"GPU-{number}" for number in range(gpus)),
+    )
+    names = [model.spawn_worker("worker-gpu").worker_id for _ in range(workers)]
+    try:
+        server = ConsoleServer(model, port=port, token=secret, faults=faults, lab_port=lab_port)
+        server.start()
+    except OSError as error:
+        fail(f"cannot listen on port {port}: {error.strerror}", Exit.FAILURE)
+    try:
+        _announce(server.port, server.lab_port, secret if token is None else None, names, as_json=as_json)
+        stop.wait()
+    finally:
+        server.stop()
+
+
+def _token(reference: str | None) -> str:
+    if reference is None:
+        return secrets.token_hex(16)
+    from ticket_agent.hive.credentials import CredentialError, resolve_secret  # noqa: PLC0415 - start-up time
+
+    try:
+        return resolve_secret(reference, env=os.environ, allow_placeholder=True).reveal()
+    except CredentialError as error:
+        fail(str(error), Exit.USAGE)
+
+
+def _announce(port: int, lab_port: int | None, token: str | None, names: list[str], *, as_json: bool) -> None:
+    if as_json:
+        emit_json("hive", {"port": port, "lab_port": lab_port, "token": token, "workers": names})
+    else:
+        click.echo(f"console on 127.0.0.1:{port}" + (f", lab console on {lab_port}" if lab_port else ""))
+        if token is not None:
+            click.echo(f"token: {token}")
+        click.echo(f"READY Workers: {', '.join(names) or 'none'}")
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def embedded_hive() -> Iterator[EmbeddedHive]:
+    """A reference hive inside this process, with a lab console to submit through."""
+    from ticket_agent.hive.reference import ConsoleServer, ReferenceHive  # noqa: PLC0415 - start-up time
+
+    token = secrets.token_hex(16)
+    model = ReferenceHive(clock=now_ms)
+    names = [model.spawn_worker("worker-gpu").worker_id for _ in range(4)]
+    with ConsoleServer(model, token=token, lab_port=0) as server:
+        greeting = (
+            f"embedded reference hive; submit with: ticket-agent submit gpu.lease.grant --worker {names[0]} "
+            f"--subject GPU-0 --tcp-port {server.lab_port} --auth-token {token}"
+        )
+        yield EmbeddedHive(host="127.0.0.1", port=server.port, token=token, greeting=greeting)

@@ -1,0 +1,161 @@
+"""Options shared by the commands that serve or ask a hive, and their way into one configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ticket_agent.cli.output import fail
+from ticket_agent.exits import Exit
+
+if TYPE_CHECKING:
+    from ticket_agent.config import AgentConfig
+
+__all__ = ["agent_options", "config_from", "default_state_dir", "hive_options", "state_dir_option"]
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+RETIRED = {
+    "--cursor": "the cursor lives in the state directory: use --state-dir",
+    "--execution-journal": "the journal is a folder of records in the state directory: use --state-dir",
+    "--agent-lock": "the fence lives in the state directory: use --state-dir",
+    "--execution-lanes": "lanes follow from the resources of the tickets and need no number",
+    "--relay": "federation relay is not part of this version",
+    "--relay-wal": "federation relay is not part of this version",
+    "--rest-url": "this version speaks to the TCP console only: use --tcp-host and --tcp-port",
+    "--rest-auth-token": "this version speaks to the TCP console only: use --auth-token",
+    "--registry-root": "PEFT actions are not part of this version",
+    "--export-root": "PEFT actions are not part of this version",
+    "--adapter-root": "PEFT actions are not part of this version",
+    "--policy": "the bounds of the published policy are built in",
+}
+
+
+def default_state_dir() -> Path:
+    """``$STATE_DIRECTORY`` as systemd sets it, else the XDG state directory of the user."""
+    from_systemd = os.environ.get("STATE_DIRECTORY", "").split(":")[0]
+    if from_systemd:
+        return Path(from_systemd)
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "ticket-agent"
+
+
+def _retired(flag: str, advice: str) -> Callable[[CommandT], CommandT]:
+    def refuse(ctx: click.Context, param: click.Parameter, value: str | None) -> None:  # noqa: ARG001
+        if value is not None:
+            raise click.UsageError(f"{flag} is not an option here: {advice}")
+
+    return click.option(flag, hidden=True, expose_value=False, callback=refuse, is_eager=True)
+
+
+def _apply(command: CommandT, decorators: list[Callable[[CommandT], CommandT]]) -> CommandT:
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def state_dir_option(command: CommandT) -> CommandT:
+    """``--state-dir`` alone, for the commands that only read a journal."""
+    return click.option(
+        "--state-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=None,
+        show_default="$STATE_DIRECTORY or ~/.local/state/ticket-agent",
+        help="Directory of journal, cursor and fence.",
+    )(command)
+
+
+def hive_options(command: CommandT) -> CommandT:
+    """Where the console is and how to attach to it."""
+    path = click.Path(path_type=Path, dir_okay=False)
+    return _apply(
+        command,
+        [
+            click.option("--config", type=path, help="TOML file; flags win over it."),
+            click.option("--tcp-host", help="Console host (default 127.0.0.1)."),
+            click.option("--tcp-port", type=click.IntRange(1, 65535), help="Console port (default 31337)."),
+            click.option(
+                "--auth-token",
+                help="Console token: env:NAME, file:/absolute/path, or the token itself (visible in `ps`).",
+            ),
+            click.option("--role", type=click.Choice(["queen"]), help="Role to attach as."),
+            click.option("--ticket", help="Capability ticket for the attach; env: or file: as above."),
+            click.option(
+                "--allow-placeholder-token", is_flag=True, help="Accept well-known lab tokens. Only in a lab."
+            ),
+        ],
+    )
+
+
+def agent_options(command: CommandT) -> CommandT:
+    """Everything that `run` and `once` take."""
+    path = click.Path(path_type=Path, dir_okay=False)
+    retired: list[Callable[[CommandT], CommandT]] = [_retired(flag, advice) for flag, advice in RETIRED.items()]
+    return _apply(
+        command,
+        [
+            hive_options,
+            state_dir_option,
+            click.option("--manifest", type=path, help="The hive's resolved manifest (JSON)."),
+            click.option("--mount", help="Where the host tree is mounted in the namespace (default /host)."),
+            click.option("--poll-ms", type=click.IntRange(10, 1000), help="Longest pause between two looks."),
+            click.option("--local-hive", help="Name of this hive, for version-1 tickets."),
+            click.option("--log-format", type=click.Choice(["text", "json"]), help="Log format (default text)."),
+            click.option(
+                "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default info."
+            ),
+            click.option("--mock", is_flag=True, help="Serve an embedded reference hive instead of a real one."),
+            *retired,
+        ],
+    )
+
+
+def config_from(options: dict[str, Any]) -> AgentConfig:
+    """Merge file, flags and manifest; a wrong configuration ends the command with exit code 2."""
+    from ticket_agent.config import ConfigError, apply_manifest, load_config  # noqa: PLC0415 - pydantic
+
+    state_dir = options.get("state_dir")
+    overrides: dict[str, Any] = {
+        "state_dir": str(state_dir) if state_dir is not None else None,
+        "mount": options.get("mount"),
+        "local_hive": options.get("local_hive"),
+        "console": {
+            "host": options.get("tcp_host"),
+            "port": options.get("tcp_port"),
+            "auth_token": options.get("auth_token"),
+            "role": options.get("role"),
+            "ticket": options.get("ticket"),
+            "allow_placeholder_token": options.get("allow_placeholder_token") or None,
+        },
+        "poll": {"idle_ms": options.get("poll_ms")},
+        "log": {"format": options.get("log_format"), "level": options.get("log_level")},
+    }
+    try:
+        config = load_config(options.get("config"), overrides | _state_default(options, state_dir))
+        manifest = options.get("manifest")
+        return apply_manifest(config, manifest) if manifest is not None else config
+    except ConfigError as error:
+        fail(str(error), Exit.USAGE)
+
+
+def _state_default(options: dict[str, Any], state_dir: Path | None) -> dict[str, Any]:
+    """The default directory must not hide one that the file names."""
+    if state_dir is not None:
+        return {}
+    config_path = options.get("config")
+    if config_path is not None and _names_state_dir(config_path):
+        return {}
+    return {"state_dir": str(default_state_dir())}
+
+
+def _names_state_dir(path: Path) -> bool:
+    import tomllib  # noqa: PLC0415 - only where a file is given
+
+    try:
+        return "state_dir" in tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False

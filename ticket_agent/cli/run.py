@@ -1,0 +1,166 @@
+"""`run` and `once`: the daemon, and one pass of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ticket_agent.cli.assembly import (
+    boot_id,
+    events_for,
+    exit_of,
+    now_ms,
+    opened_agent,
+    opened_store,
+    pid,
+    stop_on_signals,
+)
+from ticket_agent.cli.options import agent_options, config_from
+from ticket_agent.cli.output import emit_json, fail
+from ticket_agent.exits import Exit
+
+if TYPE_CHECKING:
+    from ticket_agent.agent.events import EventLog
+    from ticket_agent.agent.loop import Agent
+    from ticket_agent.config import AgentConfig
+    from ticket_agent.journal.store import JournalStore
+
+__all__ = ["once", "run"]
+
+_NO_TICKETS = "ticket-agent: this hive's manifest does not enable host tickets; nothing to do"
+
+
+@click.command()
+@agent_options
+@click.option("--run-once", is_flag=True, help="The same as the command `once`.")
+def run(*, run_once: bool, mock: bool, **options: Any) -> None:
+    """Serve a hive until SIGTERM or SIGINT: finish the current step, leave the journal consistent."""
+    _serve(options, mock=mock, only_once=run_once, as_json=False)
+
+
+@click.command()
+@agent_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line about the pass.")
+def once(*, mock: bool, as_json: bool, **options: Any) -> None:
+    """Look at the hive once, move every ticket as far as it goes, exit with what is left behind."""
+    _serve(options, mock=mock, only_once=True, as_json=as_json)
+
+
+def _serve(options: dict[str, Any], *, mock: bool, only_once: bool, as_json: bool) -> None:
+    stop = stop_on_signals()
+    with contextlib.ExitStack() as stack:
+        if mock:
+            stack.enter_context(_embedded_hive(options))
+        config = config_from(options)
+        if not config.enabled:
+            click.echo(_NO_TICKETS)
+            sys.exit(int(Exit.OK))
+        events = events_for(config)
+        store = stack.enter_context(opened_store(config))
+        agent = stack.enter_context(opened_agent(config, store, events))
+        _announce(store, events)
+        code = _guarded(agent, store, events, config, stop, only_once=only_once)
+        if only_once:
+            _report(agent, store, code, as_json=as_json)
+    sys.exit(int(code))
+
+
+def _guarded(
+    agent: Agent,
+    store: JournalStore,
+    events: EventLog,
+    config: AgentConfig,
+    stop: Any,
+    *,
+    only_once: bool,
+) -> Exit:
+    from ticket_agent.journal.errors import JournalError, JournalPoisonedError  # noqa: PLC0415 - start-up time
+    from ticket_agent.protocol.namespace import (  # noqa: PLC0415 - start-up time
+        HiveAuthError,
+        HiveBusyError,
+        HiveError,
+        HiveRefusedError,
+    )
+
+    try:
+        if only_once:
+            agent.pass_once(stop)
+            agent.save_cursor()
+        else:
+            _run_until_stopped(agent, config, stop)
+    except JournalPoisonedError as error:
+        fail(str(error), Exit.POISONED)
+    except JournalError as error:
+        fail(str(error), Exit.DEGRADED)
+    except (HiveAuthError, HiveRefusedError) as error:
+        fail(str(error), Exit.HIVE_REFUSED)
+    except (HiveBusyError, HiveError) as error:
+        fail(str(error), Exit.HIVE_UNREACHABLE)
+    events.emit("info", "stopped", ended=agent.totals.ended, open=len(store.open_records()))
+    return exit_of(agent, store)
+
+
+def _run_until_stopped(agent: Agent, config: AgentConfig, stop: Any) -> None:
+    from ticket_agent.agent.notify import ServiceNotifier  # noqa: PLC0415 - start-up time
+    from ticket_agent.agent.statusfile import StatusFile  # noqa: PLC0415 - start-up time
+
+    notifier = ServiceNotifier(os.environ, pid=pid())
+    directory = os.open(config.state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = StatusFile(directory, pid=pid(), boot_id=boot_id(), clock=now_ms, monotonic=time.monotonic)
+        agent.run(stop, notifier=notifier, status=status)
+    finally:
+        os.close(directory)
+
+
+def _announce(store: JournalStore, events: EventLog) -> None:
+    events.emit(
+        "info",
+        "started",
+        pid=pid(),
+        records=len(store.records),
+        open=len(store.open_records()),
+        epoch=store.cursor.epoch,
+    )
+    for quarantined in store.quarantined:
+        events.emit("error", "quarantined", file=quarantined.name, reason=quarantined.reason)
+    if store.cursor_problem is not None:
+        events.emit("error", "cursor-unreadable", reason=store.cursor_problem)
+
+
+def _report(agent: Agent, store: JournalStore, code: Exit, *, as_json: bool) -> None:
+    open_records = store.open_records()
+    uncertain = sum(record.uncertain is not None for record in open_records)
+    if as_json:
+        emit_json(
+            "once",
+            {
+                "ended": agent.totals.ended,
+                "by_outcome": agent.totals.by_outcome,
+                "open": len(open_records),
+                "uncertain": uncertain,
+                "quarantined": len(store.quarantined),
+                "gap": agent.intake.held is not None,
+                "exit": int(code),
+            },
+        )
+        return
+    words = ", ".join(f"{count} {name}" for name, count in sorted(agent.totals.by_outcome.items())) or "none"
+    click.echo(f"ended: {agent.totals.ended} ({words}); open: {len(open_records)}; uncertain: {uncertain}")
+
+
+@contextlib.contextmanager
+def _embedded_hive(options: dict[str, Any]) -> Iterator[None]:
+    from ticket_agent.cli.hive import embedded_hive  # noqa: PLC0415 - only for --mock
+
+    with embedded_hive() as lab:
+        options["tcp_host"], options["tcp_port"] = lab.host, lab.port
+        options["auth_token"] = lab.token
+        click.echo(lab.greeting, err=True)
+        yield

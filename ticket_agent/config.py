@@ -1,0 +1,210 @@
+"""Configuration of the agent: a TOML file, a hive manifest and flags, merged into one frozen value."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+__all__ = [
+    "AgentConfig",
+    "ConfigError",
+    "ConsoleSettings",
+    "GpuSettings",
+    "LogSettings",
+    "PollSettings",
+    "RetentionSettings",
+    "apply_manifest",
+    "load_config",
+]
+
+MAX_CONFIG_BYTES = 256 * 1024
+MAX_MANIFEST_BYTES = 1024 * 1024
+HiveName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:][A-Za-z0-9._:-]{0,63}$")]
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; one line names the file, the key and what is wrong with it."""
+
+    code = "config"
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ConsoleSettings(_Settings):
+    """The TCP console of the hive.
+
+    Attributes:
+        auth_token: a reference (``env:NAME`` or ``file:/absolute/path``) or, for a lab, the token itself;
+            absent means the environment decides.
+        ticket: capability ticket for the attach, by the same kind of reference.
+        allow_placeholder_token: accept well-known lab tokens such as ``changeme``.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 31337
+    role: Literal["queen"] = "queen"
+    auth_token: str | None = Field(default=None, repr=False)
+    ticket: str | None = Field(default=None, repr=False)
+    allow_placeholder_token: bool = False
+    command_timeout_s: Annotated[float, Field(gt=0, le=600)] = 5.0
+
+
+class PollSettings(_Settings):
+    """How often the admission stream is looked at, in milliseconds: fast after activity, slow when idle."""
+
+    fast_ms: Annotated[int, Field(ge=1, le=1000)] = 5
+    idle_ms: Annotated[int, Field(ge=10, le=1000)] = 1000
+
+
+class RetentionSettings(_Settings):
+    """How much of the finished past stays as single records before it moves to the archive."""
+
+    keep_days: Annotated[int, Field(ge=0, le=3650)] = 7
+    keep_records: Annotated[int, Field(ge=0, le=1_000_000)] = 1024
+
+
+class GpuSettings(_Settings):
+    """Lease actions."""
+
+    enabled: bool = True
+
+
+class LogSettings(_Settings):
+    """Structured log on standard error."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class AgentConfig(_Settings):
+    """Everything the daemon needs to know.
+
+    Attributes:
+        state_dir: journal, cursor and fence live here; nobody else may write to it.
+        enabled: whether the hive's manifest offers tickets at all.
+        local_hive: this hive's name; version-1 lines addressed to another one are skipped.
+        mount: where the host tree sits in the hive's namespace.
+        max_line_bytes: longest ticket or result line of the hive, 1..=2048 bytes.
+        shard_bits: how many bits of the Worker id's digest form the shard label, 0..=8.
+        action_allowlist: actions that may run here; absent means every action this agent knows.
+    """
+
+    state_dir: Path
+    enabled: bool = True
+    local_hive: HiveName = "hive-a"
+    mount: str = "/host"
+    max_line_bytes: Annotated[int, Field(ge=1, le=2048)] = 2048
+    shard_bits: Annotated[int, Field(ge=0, le=8)] = 8
+    action_allowlist: frozenset[str] | None = None
+    console: ConsoleSettings = ConsoleSettings()
+    poll: PollSettings = PollSettings()
+    retention: RetentionSettings = RetentionSettings()
+    gpu: GpuSettings = GpuSettings()
+    log: LogSettings = LogSettings()
+
+    @field_validator("mount")
+    @classmethod
+    def _mount_is_plain(cls, value: str) -> str:
+        stripped = value.rstrip("/")
+        parts = stripped.split("/")[1:]
+        if not stripped.startswith("/") or not parts or any(part in {"", ".", ".."} for part in parts):
+            message = "must be an absolute path below / without . or .."
+            raise ValueError(message)
+        return stripped
+
+
+def load_config(path: Path | None, overrides: dict[str, Any]) -> AgentConfig:
+    """Merge a TOML file with flags (a nested mapping; ``None`` values mean «not given»).
+
+    Raises:
+        ConfigError: the file is unreadable, too large, not TOML, or holds an unknown or wrong key.
+    """
+    source = str(path) if path is not None else "command line"
+    document: dict[str, Any] = {}
+    if path is not None:
+        data = _read_bounded(path, MAX_CONFIG_BYTES)
+        try:
+            document = tomllib.loads(data.decode("utf-8"))
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    _merge(document, overrides)
+    return _validate(document, source)
+
+
+def apply_manifest(config: AgentConfig, path: Path) -> AgentConfig:
+    """Take the host-ticket settings out of a hive's resolved manifest (root side: manifest).
+
+    Unknown keys are ignored there, because the file describes a whole hive; the values that concern tickets
+    are checked as strictly as our own.
+
+    Raises:
+        ConfigError: the file is unreadable, too large, not a JSON object, or a ticket setting is unusable.
+    """
+    data = _read_bounded(path, MAX_MANIFEST_BYTES)
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"manifest {path} is not valid JSON: {error}") from None
+    host = _table(_table(document, "ecosystem", path), "host", path)
+    tickets = _table(host, "tickets", path)
+    federation = _table(host, "federation", path)
+    sharding = _table(document, "sharding", path)
+    changes: dict[str, Any] = {"enabled": host.get("enable") is True and tickets.get("enable") is True}
+    for key, table, name in (
+        ("mount", host, "mount_at"),
+        ("max_line_bytes", tickets, "max_line_bytes"),
+        ("local_hive", federation, "local_hive"),
+        ("shard_bits", sharding, "shard_bits"),
+    ):
+        if name in table:
+            changes[key] = table[name]
+    if isinstance(tickets.get("action_allowlist"), list):
+        changes["action_allowlist"] = frozenset(str(action).strip() for action in tickets["action_allowlist"])
+    merged = {name: getattr(config, name) for name in AgentConfig.model_fields} | changes
+    return _validate(merged, f"manifest {path}")
+
+
+def _table(document: object, name: str, path: Path) -> dict[str, Any]:
+    value = document.get(name, {}) if isinstance(document, dict) else None
+    if not isinstance(value, dict):
+        raise ConfigError(f"manifest {path}: `{name}` is not an object")
+    return value
+
+
+def _merge(document: dict[str, Any], overrides: dict[str, Any]) -> None:
+    for key, value in overrides.items():
+        if isinstance(value, dict):
+            inner = document.setdefault(key, {})
+            if isinstance(inner, dict):
+                _merge(inner, value)
+        elif value is not None:
+            document[key] = value
+
+
+def _validate(document: dict[str, Any], source: str) -> AgentConfig:
+    state_dir = document.get("state_dir")
+    if isinstance(state_dir, str):
+        document = document | {"state_dir": Path(state_dir)}
+    try:
+        return AgentConfig.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "document"
+        raise ConfigError(f"{source}: `{where}`: {first['msg']}") from None
+
+
+def _read_bounded(path: Path, limit: int) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(limit + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > limit:
+        raise ConfigError(f"{path} is larger than {limit} bytes; is it the right file?")
+    return data
