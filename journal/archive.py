@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ticket_agent.journal.fs import Fs
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.space import Limits
+    from ticket_agent.journal.table import Retained
 
 __all__ = [
     "MAX_SEGMENT_BYTES",
@@ -57,25 +58,23 @@ class Segment:
 
 
 def choose_retired(
-    records: Iterable[Record],
+    retained: Iterable[Retained],
     *,
     limits: Limits,
     now_unix_ms: int,
     keep: Container[str],
     completed_through: Callable[[str, int], int],
-) -> list[Record]:
-    """Return the records that may leave, oldest first.
+) -> list[Retained]:
+    """Return the terminal records that may leave, oldest first.
 
-    Kept are: everything that is not terminal, the newest terminal records up to the limit, what is younger
-    than the limit, keys in ``keep``, what the completion fence has not passed (in fenced families), and the
-    highest sequence of each family's newest epoch, from which the next one is counted.
+    Kept are: the newest up to the limit, what is younger than the limit, keys in ``keep``, what the completion
+    fence has not passed (in fenced families), and the highest sequence of each family's newest epoch, from which
+    the next one is counted.
     """
-    terminal = sorted(
-        (record for record in records if record.terminal), key=lambda record: (record.epoch, record.sequence)
-    )
+    terminal = sorted(retained, key=lambda record: (record.epoch, record.sequence))
     highest = {record.family: record.key for record in terminal}
     through: dict[tuple[str, int], int] = {}
-    chosen: list[Record] = []
+    chosen: list[Retained] = []
     for record in terminal[: max(0, len(terminal) - limits.retain_records)]:
         if record.key in keep or record.key == highest[record.family]:
             continue

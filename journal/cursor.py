@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ticket_agent.journal import checks
@@ -117,8 +118,9 @@ class Cursor:
 
     def __post_init__(self) -> None:
         checks.integer(self.epoch, "epoch", 1, checks.MAX_U64)
-        if not isinstance(self.ends, Mapping) or len(self.ends) > MAX_LOGS:
-            raise RecordError(f"ends must be an object of at most {MAX_LOGS} members")
+        checks.mapping(self.ends, "ends")
+        if len(self.ends) > MAX_LOGS:
+            raise RecordError(f"ends must hold at most {MAX_LOGS} logs")
         for log, end in self.ends.items():
             checks.line(log, "ends", MAX_TEXT_BYTES)
             checks.integer(end, f"ends.{log}", 0, checks.MAX_U64)
@@ -126,7 +128,7 @@ class Cursor:
         if len(self.epochs) > MAX_EPOCHS:
             raise RecordError(f"epochs must hold at most {MAX_EPOCHS} entries")
         numbers = [mark.number for mark in self.epochs]
-        if any(later <= earlier for earlier, later in zip(numbers, numbers[1:], strict=False)):
+        if any(later <= earlier for earlier, later in pairwise(numbers)):
             raise RecordError("epochs must be in ascending order")
         if numbers and numbers[-1] > self.epoch:
             raise RecordError("epochs must not hold a number above epoch")

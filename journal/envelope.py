@@ -36,6 +36,9 @@ class Kind(StrEnum):
     GAP = "gap"
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def seal(kind: Kind, value: dict[str, Any]) -> bytes:
     """Return the file for ``value``.
 
@@ -43,8 +46,7 @@ def seal(kind: Kind, value: dict[str, Any]) -> bytes:
         RecordError: the value cannot be written as JSON.
     """
     try:
-        encoded = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        body = encoded.encode() + b"\n"
+        body = _ENCODER.encode(value).encode() + b"\n"
     except (ValueError, TypeError, RecursionError) as error:
         raise RecordError(f"the value cannot be written as JSON: {error}") from None
     digest = sha256(body).hexdigest()

@@ -33,6 +33,7 @@ __all__ = [
     "bounded_evidence",
     "decode_record",
     "encode_record",
+    "seal_record",
 ]
 
 # What an outcome can add to a record at most: evidence, message, staged line, history, note. A record is not
@@ -47,22 +48,29 @@ def bounded_evidence(evidence: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     An outcome must never be lost because its evidence is too large or not plain JSON.
     """
     try:
-        checks.json_value(evidence, "evidence")
-        size = _encoded_size(evidence)
+        checks.nesting(evidence, "evidence")
+        members = dict(evidence)
+        data = seal(Kind.RECORD, members)
+        if parse_body(*open_envelope(Kind.RECORD, data)) != members:
+            return {"evidence_dropped": "it is not plain JSON"}
+        _bounded_size(members, "evidence", MAX_EVIDENCE_BYTES)
     except RecordError as error:
         return {"evidence_dropped": error.reason}
-    if size > MAX_EVIDENCE_BYTES:
-        return {"evidence_dropped": f"{size} bytes of evidence are more than {MAX_EVIDENCE_BYTES}"}
-    return dict(evidence)
+    return members
 
 
 def encode_record(record: Record) -> bytes:
     """Return the file of a record.
 
     Raises:
-        RecordError: a value in it is not plain JSON, or a size limit is passed. Before an outcome is known,
-            the record must leave room for the largest one.
+        RecordError: a value in it is not plain JSON, or a size limit is passed. Before an outcome is known, the
+            record must leave room for the largest one.
     """
+    return seal_record(record)[0]
+
+
+def seal_record(record: Record) -> tuple[bytes, Record]:
+    """As :func:`encode_record`; also return the record as it will be read back, which shares nothing mutable."""
     body: dict[str, Any] = {
         "key": record.key,
         "family": record.family,
@@ -96,7 +104,10 @@ def encode_record(record: Record) -> bytes:
         raise RecordError(
             f"the record would have {len(data)} bytes, and at most {limit} are allowed when {record.state}"
         )
-    return data
+    back = decode_record(data)
+    if back != record:
+        raise RecordError("plan or evidence is not plain JSON: it would be read back as something else")
+    return data, back
 
 
 def _request_text(request: bytes) -> str:
@@ -107,37 +118,16 @@ def _request_text(request: bytes) -> str:
 
 
 def _plan_members(plan: Plan) -> dict[str, Any]:
-    members = {"before": _plain(plan.before, "plan.before"), "intent": _plain(plan.intent, "plan.intent")}
-    _bounded_size(members, "plan", MAX_PLAN_BYTES)
-    return members
+    return {"before": dict(plan.before), "intent": dict(plan.intent)}
 
 
 def _result_members(result: ProviderResult) -> dict[str, Any]:
-    evidence = _plain(result.evidence, "result.evidence")
-    _bounded_size(evidence, "result.evidence", MAX_EVIDENCE_BYTES)
     return {
         "outcome": result.outcome,
         "message": result.message,
         "reconciled": result.reconciled,
-        "evidence": evidence,
+        "evidence": dict(result.evidence),
     }
-
-
-def _plain(members: Mapping[str, JsonValue], what: str) -> dict[str, JsonValue]:
-    checks.json_value(members, what)
-    return dict(members)
-
-
-def _encoded_size(value: Mapping[str, Any]) -> int:
-    try:
-        return len(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=dict).encode())
-    except (UnicodeEncodeError, TypeError, ValueError) as error:
-        raise RecordError(f"the value cannot be written as JSON: {error}") from None
-
-
-def _bounded_size(value: Mapping[str, Any], what: str, limit: int) -> None:
-    if value and (size := _encoded_size(value)) > limit:
-        raise RecordError(f"{what} has {size} bytes as JSON, and at most {limit} are allowed")
 
 
 def decode_record(data: bytes, *, name: str | None = None) -> Record:
@@ -156,8 +146,11 @@ def decode_record(data: bytes, *, name: str | None = None) -> Record:
     members = parse_body(body, offset)
     try:
         record = _record_of(members)
-        if len(body) > MAX_PLAN_BYTES:
-            _recheck_sizes(record)
+        if len(body) > min(MAX_PLAN_BYTES, MAX_EVIDENCE_BYTES):
+            _check_sizes(record)
+        # A value nested so deep has at least so many brackets; most records need no closer look.
+        if body.count(b"{") + body.count(b"[") > checks.MAX_DEPTH:
+            _check_nesting(record)
     except RecordError as error:
         raise RecordError(error.reason, offset=offset) from None
     if name is not None and name != record.name:
@@ -268,9 +261,22 @@ def _withdrawn(value: object) -> str:
     return value
 
 
-def _recheck_sizes(record: Record) -> None:
-    # Only a body longer than the limits can hold a plan or evidence that is longer.
+def _check_sizes(record: Record) -> None:
     if record.plan is not None:
-        _plan_members(record.plan)
+        _bounded_size(_plan_members(record.plan), "plan", MAX_PLAN_BYTES)
     if record.result is not None:
-        _result_members(record.result)
+        _bounded_size(record.result.evidence, "result.evidence", MAX_EVIDENCE_BYTES)
+
+
+def _bounded_size(value: Mapping[str, Any], what: str, limit: int) -> None:
+    size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+    if size > limit:
+        raise RecordError(f"{what} has {size} bytes as JSON, and at most {limit} are allowed")
+
+
+def _check_nesting(record: Record) -> None:
+    if record.plan is not None:
+        checks.nesting(record.plan.before, "plan.before")
+        checks.nesting(record.plan.intent, "plan.intent")
+    if record.result is not None:
+        checks.nesting(record.result.evidence, "result.evidence")

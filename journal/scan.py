@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ticket_agent.journal.atomic import is_temporary
 from ticket_agent.journal.errors import RecordError
 from ticket_agent.journal.record import decode_record
+from ticket_agent.journal.table import RecordTable
 from ticket_agent.journal.values import MAX_RECORD_BYTES, parse_record_name
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Quarantined:
 class Scan:
     """What a directory of records holds: records by key, invalid files, and leftovers of unfinished writes."""
 
-    records: dict[str, Record] = field(default_factory=dict)
+    records: RecordTable = field(default_factory=RecordTable)
     quarantined: list[Quarantined] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
 
@@ -58,6 +59,7 @@ def scan_records(fs: Fs, ops_fd: int, *, changing: bool = False) -> Scan:
         OSError: the directory cannot be listed.
     """
     scan = Scan()
+    doubled: set[str] = set()
     for name in sorted(fs.list(ops_fd)):
         if is_temporary(name):
             scan.leftovers.append(name)
@@ -67,16 +69,33 @@ def scan_records(fs: Fs, ops_fd: int, *, changing: bool = False) -> Scan:
             continue
         if isinstance(found, Quarantined):
             scan.quarantined.append(found)
-        elif found.key in scan.records:
-            _quarantine_both(scan, scan.records.pop(found.key), found)
         else:
-            scan.records[found.key] = found
+            _take(scan, *found, doubled)
     return scan
 
 
-def _read(fs: Fs, ops_fd: int, name: str, *, changing: bool) -> Record | Quarantined | None:
+def _take(scan: Scan, record: Record, data: bytes, doubled: set[str]) -> None:
+    if record.key not in scan.records and record.key not in doubled:
+        scan.records.put(record, data)
+        return
+    # Nothing tells which file is the operation's history, so none of them is trusted.
+    doubled.add(record.key)
+    both = [scan.records[record.key], record] if record.key in scan.records else [record]
+    scan.records.drop(record.key)
+    for each in both:
+        scan.quarantined.append(
+            Quarantined(
+                name=each.name,
+                reason="another file holds the same key; remove the one that does not belong here",
+                offset=0,
+                sequence=each.sequence,
+            )
+        )
+
+
+def _read(fs: Fs, ops_fd: int, name: str, *, changing: bool) -> tuple[Record, bytes] | Quarantined | None:
     attempts = 2 if changing else 1
-    found: Record | Quarantined | None = None
+    found: tuple[Record, bytes] | Quarantined | None = None
     for _ in range(attempts):
         found = _read_once(fs, ops_fd, name, changing=changing)
         if not isinstance(found, Quarantined):
@@ -84,14 +103,15 @@ def _read(fs: Fs, ops_fd: int, name: str, *, changing: bool) -> Record | Quarant
     return found
 
 
-def _read_once(fs: Fs, ops_fd: int, name: str, *, changing: bool) -> Record | Quarantined | None:
+def _read_once(fs: Fs, ops_fd: int, name: str, *, changing: bool) -> tuple[Record, bytes] | Quarantined | None:
     parsed = parse_record_name(name)
     if parsed is None:
         return Quarantined(
             name=name, reason="the file's name is not that of a record", offset=0, sequence=None
         )
     try:
-        return decode_record(fs.read(ops_fd, name, MAX_RECORD_BYTES), name=name)
+        data = fs.read(ops_fd, name, MAX_RECORD_BYTES)
+        return decode_record(data, name=name), data
     except RecordError as error:
         return Quarantined(name=name, reason=error.reason, offset=error.offset, sequence=parsed[0])
     except FileNotFoundError:
@@ -110,15 +130,3 @@ def describe_read_error(error: OSError) -> str:
         return "the file is a symlink, which is never followed"
     return f"the file cannot be read: {error.strerror or os.strerror(error.errno or 0)}"
 
-
-def _quarantine_both(scan: Scan, first: Record, second: Record) -> None:
-    # Nothing tells which of the two is the operation's history, so neither is trusted.
-    for record, other in ((first, second), (second, first)):
-        scan.quarantined.append(
-            Quarantined(
-                name=record.name,
-                reason=f"{other.name} holds the same key; remove the one that does not belong here",
-                offset=0,
-                sequence=record.sequence,
-            )
-        )

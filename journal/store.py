@@ -7,7 +7,6 @@ What the store has in memory is what it decodes from the bytes that it wrote, an
 from __future__ import annotations
 
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from ticket_agent.journal.archive import (
@@ -31,7 +30,7 @@ from ticket_agent.journal.errors import (
 from ticket_agent.journal.fence import Fence
 from ticket_agent.journal.fs import RealFs
 from ticket_agent.journal.outcome import bounded_detail
-from ticket_agent.journal.record import HistoryEntry, Record, Uncertainty, decode_record, encode_record
+from ticket_agent.journal.record import HistoryEntry, Record, Uncertainty, seal_record
 from ticket_agent.journal.scan import Quarantined, scan_records
 from ticket_agent.journal.space import Limits
 from ticket_agent.journal.state_dir import CURSOR, StateDir, create_state_dir
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from ticket_agent.journal.fs import Fs
     from ticket_agent.journal.outcome import Plan
     from ticket_agent.journal.record import ProviderResult, StagedResult
+    from ticket_agent.journal.table import Retained
 
 __all__ = ["JournalStore", "Limits"]
 
@@ -147,10 +147,11 @@ class JournalStore:
         self._blocked = self._blocked_digests()
         self._cursor, self._cursor_problem = load_cursor(self._fs, self._dirs.root)
         self._fences: dict[tuple[str, int], CompletionFence] = {}
-        self._open: dict[str, None] = {}
         self._executing: set[str] = set()
-        for record in self._records.values():
-            self._index(record)
+        for record in self._records.open.values():
+            self._follow(record)
+        for retained in self._records.retained:
+            self._fence_of(retained.family, retained.epoch).finished(retained.key, retained.sequence)
         self._restore_reserve()
 
     def _blocked_digests(self) -> frozenset[str]:
@@ -178,8 +179,8 @@ class JournalStore:
 
     @property
     def records(self) -> Mapping[str, Record]:
-        """Every retained operation by key; a live view."""
-        return MappingProxyType(self._records)
+        """Every retained operation by key; a live view, which decodes a terminal one at each look-up."""
+        return self._records
 
     @property
     def quarantined(self) -> tuple[Quarantined, ...]:
@@ -203,9 +204,22 @@ class JournalStore:
 
     def open_records(self) -> tuple[Record, ...]:
         """Every operation that is not terminal, ordered by epoch and sequence."""
-        found = [self._records[key] for key in self._open]
-        found.sort(key=lambda record: (record.epoch, record.sequence))
-        return tuple(found)
+        return tuple(sorted(self._records.open.values(), key=lambda record: (record.epoch, record.sequence)))
+
+    def newest(self, family: str, epoch: int) -> Record | None:
+        """The readable record with the highest sequence of the family in the epoch, found without decoding others."""
+        found = [entry for entry in self._records.entries() if (entry.family, entry.epoch) == (family, epoch)]
+        newest = max(found, key=lambda entry: entry.sequence, default=None)
+        return None if newest is None else self._records[newest.key]
+
+    def between(self, family: str, epoch: int, after: int, before: int) -> tuple[Record, ...]:
+        """Readable records whose sequence lies strictly between two others, in sequence order."""
+        found = sorted(
+            (entry.sequence, entry.key)
+            for entry in self._records.entries()
+            if (entry.family, entry.epoch) == (family, epoch) and after < entry.sequence < before
+        )
+        return tuple(self._records[key] for _, key in found)
 
     def highest_epoch(self) -> int:
         """Highest epoch of any readable record or of the cursor."""
@@ -274,10 +288,10 @@ class JournalStore:
         self._writer.require_clean()
         before, state, history = self._step(key, Event.DISPATCH)
         after = replace(before, state=state, history=history, plan=plan)
-        encode_record(after)
+        sealed = seal_record(after)
         self._writer.require_free()
         self._writer.hold_reserve(len(self._executing) + 1)
-        return self._commit(after, before=before)
+        return self._write(*sealed, before=before)
 
     def note_uncertain(self, key: str, detail: str) -> Record:
         """Note that the effect's end is not known at present; the first note's time stays.
@@ -355,10 +369,10 @@ class JournalStore:
         """
         self._writer.require_clean()
         enough = self._limits.retain_records + self._limits.retire_batch
-        if len(self._records) - len(self._open) < enough:
+        if len(self._records.retained) < enough:
             return 0
         chosen = choose_retired(
-            self._records.values(),
+            self._records.retained,
             limits=self._limits,
             now_unix_ms=self._now(),
             keep=keep,
@@ -366,28 +380,28 @@ class JournalStore:
         )
         if len(chosen) < self._limits.retire_batch:
             return 0
-        files = self._files_of(chosen)
-        self._archive(list(files.values()))
-        keys = {record.name: record.key for record in chosen}
+        keys = self._archivable(chosen)
+        self._archive([self._records.data_of(key) for key in keys.values()])
         before = len(self._records)
-        self._writer.remove(self._dirs.ops, list(files), lambda name: self._forget(keys[name]))
+        self._writer.remove(self._dirs.ops, list(keys), lambda name: self._records.drop(keys[name]))
         return before - len(self._records)
 
-    def _files_of(self, chosen: list[Record]) -> dict[str, bytes]:
-        files: dict[str, bytes] = {}
+    def _archivable(self, chosen: list[Retained]) -> dict[str, str]:
+        keys: dict[str, str] = {}
         size = 0
         for record in chosen:
-            try:
-                data = self._fs.read(self._dirs.ops, record.name, MAX_RECORD_BYTES)
-                decode_record(data, name=record.name)
-            except (OSError, RecordError):
-                # It went bad since the start. It stays, and the next start quarantines it.
-                continue
-            size += len(data)
+            name = record_name(record.sequence, record.key)
+            size += len(record.data)
             if size > MAX_SEGMENT_BYTES:
                 break
-            files[record.name] = data
-        return files
+            try:
+                same = self._fs.read(self._dirs.ops, name, MAX_RECORD_BYTES) == record.data
+            except OSError:
+                same = False
+            # A file that changed since it was read stays, and the next start looks into it.
+            if same:
+                keys[name] = record.key
+        return keys
 
     def _archive(self, files: list[bytes]) -> None:
         try:
@@ -399,9 +413,6 @@ class JournalStore:
         if data:
             self._writer.require_free(len(data))
             self._writer.put(self._dirs.archive, name, data, lambda: None, new=True)
-
-    def _forget(self, key: str) -> None:
-        del self._records[key]
 
     def _take_cursor(self, cursor: Cursor) -> None:
         self._cursor = cursor
@@ -424,38 +435,43 @@ class JournalStore:
         return record, state, (*record.history, self._entry(state))
 
     def _commit(self, after: Record, *, before: Record | None) -> Record:
-        data = encode_record(after)
-        kept = decode_record(data)
-        # An operation that was never dispatched loses nothing on a full disk: its decision can be taken
-        # again.
+        return self._write(*seal_record(after), before=before)
+
+    def _write(self, data: bytes, kept: Record, *, before: Record | None) -> Record:
+        # An operation that was never dispatched loses nothing on a full disk: its decision can be taken again.
         outcome = before is not None and before.state is not State.PREPARED
         self._writer.put(
             self._dirs.ops,
-            record_name(after.sequence, after.key),
+            kept.name,
             data,
-            lambda: self._index(kept),
+            lambda: self._keep(kept, data),
             new=before is None,
             outcome=outcome,
         )
         return kept
 
-    def _index(self, record: Record) -> None:
-        self._records[record.key] = record
-        group = (record.family, record.epoch)
-        fence = self._fences.get(group)
-        if fence is None:
-            blockers = [entry.sequence for entry in self._quarantined if entry.sequence is not None]
-            fence = self._fences[group] = CompletionFence(floor=self._floor(*group), blockers=blockers)
+    def _keep(self, record: Record, data: bytes) -> None:
+        self._records.put(record, data)
+        self._follow(record)
+
+    def _follow(self, record: Record) -> None:
+        fence = self._fence_of(record.family, record.epoch)
         if record.terminal:
             fence.finished(record.key, record.sequence)
-            self._open.pop(record.key, None)
         else:
             fence.opened(record.key, record.sequence)
-            self._open[record.key] = None
         if record.state is State.EXECUTING:
             self._executing.add(record.key)
         else:
             self._executing.discard(record.key)
+
+    def _fence_of(self, family: str, epoch: int) -> CompletionFence:
+        fence = self._fences.get((family, epoch))
+        if fence is None:
+            blockers = [entry.sequence for entry in self._quarantined if entry.sequence is not None]
+            fence = CompletionFence(floor=self._floor(family, epoch), blockers=blockers)
+            self._fences[family, epoch] = fence
+        return fence
 
     def _floor(self, family: str, epoch: int) -> int:
         return self._cursor.completed_through(epoch) if self._limits.fenced(family) else 0

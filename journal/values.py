@@ -103,7 +103,8 @@ class ProviderResult:
     evidence: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.outcome, str) or self.outcome not in _OUTCOMES:
+        checks.text(self.outcome, "result.outcome", MAX_NAME_BYTES)
+        if self.outcome not in _OUTCOMES:
             raise RecordError("result.outcome must be confirmed, rejected or stale")
         checks.line(self.message, "result.message", MAX_TEXT_BYTES)
         checks.boolean(self.reconciled, "result.reconciled")

@@ -167,7 +167,7 @@ def test_a_write_that_was_late_has_arrived_when_the_next_session_is_attached(lab
         assert lab.count(verb) == before
     go_on.set()
     with lab.process() as namespace:
-        # The first reading waits for the attachment, and with it for whatever the old connection still carried.
+        # The first reading waits for the attachment, and so for whatever the old connection still carried.
         check(lease_providers(namespace)[request.action].observe(plan), Committed)
     assert lab.count(verb) == before + 1
 

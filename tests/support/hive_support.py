@@ -174,7 +174,9 @@ def result_line(spec: HostTicketSpec, state: str = "succeeded", message: str | N
     return build_result(spec, state=state, message=message, max_line_bytes=2048).decode()
 
 
-def finish(hive: ReferenceHive, ticket_id: str, state: str = "succeeded", message: str | None = "done") -> str:
+def finish(
+    hive: ReferenceHive, ticket_id: str, state: str = "succeeded", message: str | None = "done"
+) -> str:
     """Publish a terminal result as an agent would; return its line."""
     line = result_line(admitted(hive, ticket_id), state, message)
     hive.echo(STATUS if state == "succeeded" else DEADLETTER, line)

@@ -89,9 +89,6 @@ class Peer:
         self.expect_end()
 
 
-Script = "Callable[[Peer], None]"
-
-
 class ScriptedConsole:
     """Serves one script per connection, in order; a script that fails makes the ``with`` block fail."""
 

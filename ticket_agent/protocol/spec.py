@@ -182,25 +182,17 @@ def parse_spec(
 
 def _check_source(spec: HostTicketSpec, source: Source) -> None:
     if source == "raw":
-        if spec.admitted:
-            raise SpecError(
-                f"{_WHAT}: the members of an admission are root's to add",
-                code="spec-root-member",
-                member=first_present(spec, ADMISSION_MEMBERS),
-            )
+        member = first_present(spec, ADMISSION_MEMBERS)
+        if member is not None:
+            raise SpecError(f"{_WHAT}: {member} is the root's to add", code="spec-root-member", member=member)
         return
     if spec.version == 1:
         raise SpecError(
-            f"{_WHAT}: version 1 is never admitted; root's snapshot holds {SCHEMA_V2} only",
+            f"{_WHAT}: schema {SCHEMA_V1} is never admitted; root's snapshot holds {SCHEMA_V2} only",
             code="spec-v1-in-snapshot",
             member="schema",
         )
-    if not spec.admitted:
-        raise SpecError(
-            f"{_WHAT}: an admitted request needs admission_sequence",
-            code="member-missing",
-            member="admission_sequence",
-        )
+    _require(spec, ADMISSION_MEMBERS)
 
 
 def _check_v1(spec: HostTicketSpec) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ticket_agent.hive.console.checks import ConsoleUsageError, check_line, check_path, check_role
+from ticket_agent.hive.console.checks import ConsoleUsageError, check_line, check_path, check_port, check_role
 from ticket_agent.protocol.namespace import HiveError
 
 
@@ -73,3 +73,10 @@ def test_legal_roles(role: str) -> None:
 def test_illegal_roles(role: str) -> None:
     with pytest.raises(ConsoleUsageError, match="no role token"):
         check_role(role)
+
+
+def test_ports() -> None:
+    assert [check_port(port) for port in (1, 65535)] == [1, 65535]
+    for port in (-1, 0, 65536):
+        with pytest.raises(ConsoleUsageError, match="outside"):
+            check_port(port)

@@ -39,8 +39,6 @@ RESULT = '{"schema":"x"}'
 ECHO = f"ECHO {STATUS} {RESULT}"
 ECHO_OK = f"OK ECHO path={STATUS} bytes={len(RESULT)}"
 
-Script = "Callable[[Peer], None]"
-
 
 def session(*exchanges: tuple[str, ...], end: Callable[[Peer], None] = Peer.quit) -> Callable[[Peer], None]:
     """A script: handshake, then command and answer lines, then the given end."""
@@ -324,6 +322,15 @@ def test_bytes_that_are_no_frames_close_the_session(garbage: bytes) -> None:
         hive.read("/a")
 
 
+def test_lines_behind_the_end_make_the_answer_untrustworthy() -> None:
+    script = session(("CAT /a", "OK CAT path=/a", "one", "END", "three", "END"), end=Peer.expect_end)
+    with ScriptedConsole(script, session(LS_GPU)) as console, namespace(console.port) as hive:
+        with pytest.raises(HiveViolationError, match="lines followed the END of CAT /a"):
+            hive.read("/a")
+        assert hive.ls("/gpu") == ["bridge", "GPU-0"]
+        assert hive.session == 2
+
+
 def test_a_stored_end_line_is_noticed_before_the_next_command() -> None:
     """The answer ended early; its rest must not be taken for the next one."""
     go = threading.Event()
@@ -449,6 +456,14 @@ def test_an_append_whose_answer_was_lost_is_unknown_and_never_sent_again(
         assert words in answer.why
         assert "read back" in answer.why
         assert hive.session == 1
+        assert hive.ls("/gpu") == ["bridge", "GPU-0"]
+        assert hive.session == 2
+
+
+def test_lines_behind_an_acknowledged_append_cost_only_the_session() -> None:
+    script = session((ECHO, ECHO_OK, "stale"), end=Peer.expect_end)
+    with ScriptedConsole(script, session(LS_GPU)) as console, namespace(console.port) as hive:
+        assert isinstance(hive.append(STATUS, RESULT), Acked)
         assert hive.ls("/gpu") == ["bridge", "GPU-0"]
         assert hive.session == 2
 
@@ -758,6 +773,13 @@ def test_no_message_ever_holds_a_secret() -> None:
 def test_an_illegal_role_is_a_defect_of_the_caller() -> None:
     with pytest.raises(ConsoleUsageError):
         namespace(1, role="queen x")
+
+
+@pytest.mark.parametrize("host", ["a" * 64 + ".invalid", "a\0b"])
+def test_an_impossible_host_is_unreachable(host: str) -> None:
+    hive = ConsoleNamespace(ConsoleConfig(host=host, token=TOKEN, use_lock=False), env={})
+    with pytest.raises(HiveUnreachableError, match="cannot connect"):
+        hive.connect()
 
 
 # The lock

@@ -24,9 +24,9 @@ def authenticated(role: str = "queen", ticket: str | None = None) -> Handshake:
 def test_auth_then_attach() -> None:
     handshake = begun()
     assert handshake.start() == Send(f"AUTH {TOKEN}")
-    assert not handshake.authenticated
+    before = handshake.authenticated
     assert handshake.receive(b"OK AUTH") == Send("ATTACH queen")
-    assert handshake.authenticated
+    assert (before, handshake.authenticated) == (False, True)
     assert handshake.receive(b"OK ATTACH role=queen") == Attached("queen")
 
 

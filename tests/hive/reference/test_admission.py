@@ -17,7 +17,7 @@ from hive_support import (
     raw_ticket,
 )
 
-from ticket_agent.hive.reference import DEFAULT, STRICT_A, ReferenceHive, RefusalError
+from ticket_agent.hive.reference import DEFAULT, STRICT_A, Phase, ReferenceHive, RefusalError
 from ticket_agent.protocol.current import correlation_digest, current_path, parse_current
 from ticket_agent.protocol.spec import parse_spec
 
@@ -165,15 +165,13 @@ def test_a_line_over_the_bound_is_refused() -> None:
 def test_each_check_in_its_order() -> None:
     """One hive in which everything is wrong at once; each repair uncovers the next check."""
     clock = ManualClock()
-    profile = replace(DEFAULT, window=2, log_bytes=900)
-    hive = new_hive(profile, clock=clock)
+    hive = new_hive(replace(DEFAULT, window=2), clock=clock)
     first = hive.spawn_worker("worker-gpu")
     second = hive.spawn_worker("worker-gpu")
     hive.submit(raw_grant(hive, first, "t-1", "lease-1"))
     hive.submit(raw_grant(hive, second, "t-2", "lease-2"))
     unready = hive.spawn_worker("worker-gpu", "w-3", ready=False)
-    wide = {"operation_id": "o" * 128, "idempotency_key": "k" * 128}
-    line = raw_grant(hive, unready, "t-3", "lease-3", changes=wide)
+    line = raw_grant(hive, unready, "t-3", "lease-3")
 
     hive.withdraw_inventory()
     # Inventory before dedupe: even an exact resend is refused.
@@ -186,18 +184,39 @@ def test_each_check_in_its_order() -> None:
     assert untouched(hive) == before
     assert refusal(hive, raw_grant(hive, first, "t-1", "lease-1", ttl_s=1)) == INVALID
     # The window is full of open admissions, before any look at the Worker.
-    assert refusal(hive, raw_grant(hive, "worker-1", "t-3", "x", changes={"receipt_worker_id": "nobody"})) == BUSY
+    assert (
+        refusal(hive, raw_grant(hive, "worker-1", "t-3", "x", changes={"receipt_worker_id": "nobody"}))
+        == BUSY
+    )
     assert refusal(hive, line) == BUSY
     finish(hive, "t-2")
     # An unknown Worker comes before exclusivity, exclusivity before readiness.
-    assert refusal(hive, raw_grant(hive, first, "t-3", "x", changes={"receipt_worker_id": "nobody"})) == INVALID
+    assert (
+        refusal(hive, raw_grant(hive, first, "t-3", "x", changes={"receipt_worker_id": "nobody"})) == INVALID
+    )
     hive.tear_down(first.worker_id)
     assert refusal(hive, raw_grant(hive, first, "t-4", "lease-4")) == BUSY
     assert refusal(hive, line) == INVALID
-    # The logs come last, and a refusal there retired nobody.
-    tight = new_hive(replace(profile, log_bytes=300))
-    assert refusal(tight, raw_grant(tight, tight.spawn_worker("worker-gpu"), "t-3", "lease-3")) == FULL
-    assert tight.admissions() == []
+    hive.move_worker("w-3", Phase.STARTING)
+    hive.move_worker("w-3", Phase.READY)
+    hive.submit(line)
+    assert [view.key[0] for view in hive.admissions()] == ["t-1", "t-2", "t-3"]
+
+
+def test_a_request_that_no_log_can_hold_takes_no_number_and_retires_nobody() -> None:
+    hive = new_hive(replace(DEFAULT, window=1, log_bytes=520))
+    worker = hive.spawn_worker("worker-gpu")
+    first = raw_grant(hive, worker, "t-1", "lease-1")
+    hive.submit(first)
+    finish(hive, "t-1", message=None)
+    long = raw_grant(hive, worker, "t" * 128, "lease-2", key="k" * 128)
+    before = untouched(hive)
+    assert refusal(hive, long) == FULL
+    assert untouched(hive) == before
+    hive.submit(first)
+    assert untouched(hive) == before
+    hive.submit(raw_grant(hive, worker, "t-3", "lease-3"))
+    assert [(view.sequence, view.retired) for view in hive.admissions()] == [(1, True), (2, False)]
 
 
 def test_an_exact_resend_is_acknowledged_without_any_effect_even_when_terminal() -> None:
@@ -284,9 +303,7 @@ def test_the_first_root_has_no_exclusivity_and_jumps_over_numbers() -> None:
         hive.submit(raw_grant(hive, gpu, f"t-{number}", f"lease-{number}"))
     assert [view.sequence for view in hive.admissions()] == [1, 2, 3]
     finish(hive, "t-3")
-    hive.submit(
-        raw_ticket(lora, "peft.activate", ticket_id="t-4", operation_id="op-4", subject="model-1")
-    )
+    hive.submit(raw_ticket(lora, "peft.activate", ticket_id="t-4", operation_id="op-4", subject="model-1"))
     assert admitted(hive, "t-4").admission_sequence == 4
 
 
@@ -347,8 +364,8 @@ def test_peft_subjects_are_not_checked_and_maximal_lines_fit() -> None:
         )
         hive.submit(line)
         finish(hive, f"{number}" * 128)
-    assert [line[34] for line in hive.cat(SNAPSHOT)] == list("3456789")[-len(hive.cat(SNAPSHOT)) :]
-    assert len(hive.wire("CAT", SNAPSHOT)) <= 64
+    assert [line[34] for line in hive.cat(SNAPSHOT)] == list("3456789")
+    assert len(hive.wire("CAT", SNAPSHOT)) == 63
 
 
 def test_current_follows_a_ticket() -> None:

@@ -177,9 +177,7 @@ def test_capacities() -> None:
 
 def test_quotas_are_stored_but_not_enforced_and_take_no_number() -> None:
     hive = new_hive()
-    quota = (
-        '{"op":"quota","subject":"worker-1","resource":"GPU-0","max_active":1,"max_preemptions":1}'
-    )
+    quota = '{"op":"quota","subject":"worker-1","resource":"GPU-0","max_active":1,"max_preemptions":1}'
     hive.echo(LEASE_CTL, quota)
     hive.echo(LEASE_CTL, quota)
     for lease_id in ("a", "b"):

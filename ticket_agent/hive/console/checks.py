@@ -8,7 +8,9 @@ from typing import Final
 from ticket_agent.hive.console.framing import MAX_DEPTH, MAX_ECHO_LEN, MAX_PATH_LEN, MAX_ROLE_LEN
 from ticket_agent.protocol.namespace import HiveError
 
-__all__ = ["ConsoleUsageError", "check_line", "check_path", "check_role"]
+__all__ = ["ConsoleUsageError", "check_line", "check_path", "check_port", "check_role"]
+
+MAX_PORT: Final = 65535
 
 ROLE: Final = re.compile(rf"[a-z][a-z0-9-]{{0,{MAX_ROLE_LEN - 1}}}")
 
@@ -58,6 +60,17 @@ def check_line(line: str) -> str:
     if line != line.strip(" "):
         raise ConsoleUsageError("the line starts or ends with a blank, which the console would remove")
     return line
+
+
+def check_port(port: int) -> int:
+    """Return ``port`` if TCP has such a port.
+
+    Raises:
+        ConsoleUsageError: it has not.
+    """
+    if not 1 <= port <= MAX_PORT:
+        raise ConsoleUsageError(f"port {port} is outside 1..={MAX_PORT}")
+    return port
 
 
 def check_role(role: str) -> str:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final, Self
 
 from ticket_agent.hive.console.acks import lost_session, speaks_older_bounds
-from ticket_agent.hive.console.checks import check_line, check_path, check_role
+from ticket_agent.hive.console.checks import check_line, check_path
 from ticket_agent.hive.console.framing import FrameError
 from ticket_agent.hive.console.link import LinkBrokenError, LinkError, NothingSentError
 from ticket_agent.hive.console.opening import ConsoleConfig, SessionOpener
@@ -53,7 +53,6 @@ class ConsoleNamespace:
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        check_role(config.role)
         self._peer = config.peer
         self._command_s = config.command_s
         self._quit_s = config.quit_s
@@ -111,8 +110,10 @@ class ConsoleNamespace:
         command = Command(Verb.ECHO, check_path(path), check_line(line))
         try:
             outcome = self._exchange_once_sent(command)
-        except (LinkError, FrameError) as error:
+        except LinkError as error:
             return Unknown(f"{self._peer}: the connection {error}; {_READ_BACK}")
+        except FrameError as error:
+            return Unknown(f"{self._peer}: {error}; {_READ_BACK}")
         match outcome:
             case Done(detail):
                 return Acked(detail)
@@ -177,7 +178,7 @@ class ConsoleNamespace:
                 "reading again is safe"
             ) from error
         except FrameError as error:
-            raise HiveViolationError(f"{self._peer}: {error}; session closed") from error
+            raise HiveViolationError(f"{self._peer}: {error}; the session was closed") from error
         match outcome:
             case Done():
                 return outcome
@@ -186,7 +187,7 @@ class ConsoleNamespace:
             case Ended(why):
                 raise HiveUnreachableError(f"{self._peer}: {why}; reading again is safe")
             case Violation(why):
-                raise HiveViolationError(f"{self._peer}: {why}; session closed")
+                raise HiveViolationError(f"{self._peer}: {why}; the session was closed")
 
     def _exchange_with_retry(self, command: Command) -> Outcome:
         self.connect()

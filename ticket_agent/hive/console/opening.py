@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from ticket_agent.hive.console.checks import check_port, check_role
 from ticket_agent.hive.console.framing import MAX_TICKET_LEN, FrameError
 from ticket_agent.hive.console.handshake import Attached, FailureKind, Handshake, HandshakeFailure, Send
 from ticket_agent.hive.console.link import Link, LinkError, LinkTimeoutError
@@ -47,6 +48,9 @@ class ConsoleConfig:
         command_s: deadline for ATTACH and for every command.
         quit_s: how long ``close`` waits for each of the console's two farewells.
         keepalive_s: idle time after which ``keepalive`` sends a PING.
+
+    Raises:
+        ConsoleUsageError: role or port cannot be.
     """
 
     host: str = "127.0.0.1"
@@ -62,6 +66,10 @@ class ConsoleConfig:
     command_s: float = 5.0
     quit_s: float = 1.0
     keepalive_s: float = 15.0
+
+    def __post_init__(self) -> None:
+        check_role(self.role)
+        check_port(self.port)
 
     @property
     def peer(self) -> str:
@@ -168,8 +176,10 @@ class SessionOpener:
         config = self._config
         try:
             link = Link.open(config.host, config.port, timeout_s=config.connect_s, monotonic=self._monotonic)
-        except OSError as error:
-            why = f"cannot connect: {error.strerror or error}; check host, port and that the hive is up"
+        except (OSError, ValueError) as error:
+            # Resolving a malformed host name is a ValueError; to an operator both are the same mistake.
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            why = f"cannot connect: {reason}; check host, port and that the hive is up"
             return HandshakeFailure(kind=FailureKind.UNAVAILABLE, why=why)
         handshake = Handshake(token=token, role=config.role, ticket=ticket)
         attached = False

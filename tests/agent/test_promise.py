@@ -1,0 +1,191 @@
+"""The promise, end to end: at most one effect and exactly one terminal result per ticket, whatever breaks."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from agent_support import AgentProcess, Books, Caller, agent_on, books_of
+from hive_support import ManualClock, running_hive
+
+from ticket_agent.hive.reference import Fault, FaultKind, Faults, ReferenceHive
+from ticket_agent.journal.view import read_journal
+
+TICKETS = 200
+WORKERS = 16
+
+
+def _workers(hive: ReferenceHive, count: int = WORKERS) -> list[str]:
+    return [hive.spawn_worker("worker-gpu").worker_id for _ in range(count)]
+
+
+def _all_once(books: Books, tickets: list[str]) -> None:
+    assert books.effects == Counter(dict.fromkeys(tickets, 1))
+    assert books.results == Counter(dict.fromkeys(tickets, 1))
+    assert set(books.states.values()) == {"terminal"}
+    assert set(books.outcomes.values()) == {"confirmed"}
+
+
+@pytest.mark.timeout(110)
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param([Fault(kind=FaultKind.DROP_AFTER, verb="ECHO")], id="every-append-applied-answer-lost"),
+        pytest.param(
+            [
+                Fault(kind=FaultKind.DROP_BEFORE, verb="ECHO", prefix="/host/tickets", every=2),
+                Fault(kind=FaultKind.DROP_AFTER, verb="ECHO"),
+            ],
+            id="every-append-cut-every-second-result-not-applied",
+        ),
+    ],
+)
+def test_two_hundred_tickets_when_every_append_loses_its_answer(tmp_path: Path, faults: list[Fault]) -> None:
+    clock = ManualClock(int(time.time() * 1000))
+    with running_hive(clock=clock, faults=Faults(*faults)) as (hive, server):
+        caller = Caller(hive, _workers(hive), TICKETS)
+        with agent_on(server, tmp_path / "state", clock=clock) as bench:
+
+            def done() -> bool:
+                caller.submit_what_can_be()
+                return len(caller.submitted) == TICKETS and not bench.store.open_records() and bench.agent.totals.ended == TICKETS
+
+            bench.until(done, limit=20_000)
+        _all_once(books_of(hive, tmp_path / "state", caller.submitted), caller.submitted)
+        assert {view.outcome for view in hive.admissions()} == {"confirmed"}
+
+
+@pytest.mark.timeout(110)
+def test_lease_writes_that_are_cut_before_they_apply_end_as_failed_and_are_never_sent_again(tmp_path: Path) -> None:
+    """A write that was proven not to be applied has used up its one dispatch: the ticket fails, honestly."""
+    clock = ManualClock(int(time.time() * 1000))
+    faults = Faults(
+        Fault(kind=FaultKind.DROP_BEFORE, verb="ECHO", every=2),
+        Fault(kind=FaultKind.DROP_AFTER, verb="ECHO"),
+    )
+    dispatched: list[str] = []
+    with running_hive(clock=clock, faults=faults) as (hive, server):
+        caller = Caller(hive, _workers(hive), 60)
+        with agent_on(server, tmp_path / "state", clock=clock) as bench:
+            for provider in bench.agent._providers._by_version[2].values():
+                _count_dispatches(provider, dispatched)
+
+            def done() -> bool:
+                caller.submit_what_can_be()
+                return len(caller.submitted) == 60 and bench.agent.totals.ended == 60
+
+            bench.until(done, limit=20_000)
+        books = books_of(hive, tmp_path / "state", caller.submitted)
+    assert Counter(dispatched) == Counter(dict.fromkeys((f"lease-{number}" for number in range(60)), 1))
+    assert books.results == Counter(dict.fromkeys(caller.submitted, 1))
+    applied = {ticket for ticket in caller.submitted if books.effects[ticket] == 1}
+    assert applied
+    assert applied != set(caller.submitted)
+    assert max(books.effects.values()) == 1
+    assert {ticket for ticket, outcome in books.outcomes.items() if outcome == "confirmed"} == applied
+    assert {outcome for ticket, outcome in books.outcomes.items() if ticket not in applied} == {"rejected"}
+
+
+def _count_dispatches(provider: object, dispatched: list[str]) -> None:
+    execute = provider.execute  # type: ignore[attr-defined]
+
+    def counted(plan: object) -> object:
+        dispatched.append(plan.intent["id"])  # type: ignore[attr-defined]
+        return execute(plan)
+
+    provider.execute = counted  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(115)
+def test_kill_at_random_moments_during_two_hundred_tickets(tmp_path: Path) -> None:
+    """A real process, SIGKILL, start again, over and over: the same books."""
+    chance = random.Random(20261129)
+    with running_hive(clock=lambda: int(time.time() * 1000)) as (hive, server):
+        caller = Caller(hive, _workers(hive), TICKETS)
+        kills = 0
+        deadline = time.monotonic() + 100
+        while not _finished(hive, caller):
+            assert time.monotonic() < deadline, f"{len(hive.admissions())} admitted after {kills} kills"
+            agent = AgentProcess(tmp_path / "state", server.port, tmp_path)
+            ended_before = _ended(hive)
+            allowance = chance.randrange(1, 25)
+            lingering = time.monotonic() + 8
+            while _ended(hive) - ended_before < allowance and not _finished(hive, caller):
+                caller.submit_what_can_be()
+                assert agent.process.poll() is None, agent.errors.read_text()
+                assert time.monotonic() < lingering + 10, agent.errors.read_text()[-3000:]
+                time.sleep(chance.random() * 0.002)
+            agent.kill()
+            kills += 1
+        last = AgentProcess(tmp_path / "state", server.port, tmp_path)
+        while any(not record.terminal for record in read_journal(tmp_path / "state").records.values()):
+            assert last.process.poll() is None
+            assert time.monotonic() < deadline
+        assert last.terminate() == 0
+        _all_once(books_of(hive, tmp_path / "state", caller.submitted), caller.submitted)
+        assert kills >= 8
+
+
+def _ended(hive: ReferenceHive) -> int:
+    return sum(view.outcome is not None for view in hive.admissions())
+
+
+def _finished(hive: ReferenceHive, caller: Caller) -> bool:
+    return len(caller.submitted) == caller.total and _ended(hive) == caller.total
+
+
+@pytest.mark.timeout(110)
+def test_the_hive_reboots_in_the_middle(tmp_path: Path) -> None:
+    """No admission of the new epoch is skipped, none of the old ones is repeated."""
+    clock = ManualClock(int(time.time() * 1000))
+    with running_hive(clock=clock) as (hive, server):
+        first = Caller(hive, _workers(hive), 40)
+        with agent_on(server, tmp_path / "state", clock=clock) as bench:
+
+            def half() -> bool:
+                first.submit_what_can_be()
+                return bench.agent.totals.ended >= 20
+
+            bench.until(half, limit=2000)
+            effects_before = hive.effects
+            open_before = {record.key for record in bench.store.open_records()}
+            hive.reboot()
+            server.kick()
+            workers = _workers(hive)
+            second = Caller(hive, workers, 60, submitted=[])
+            second.submitted = []
+            numbers = iter(range(1000, 1060))
+            done_tickets: list[str] = []
+
+            def all_done() -> bool:
+                _submit_numbered(hive, workers, numbers, done_tickets)
+                return len(done_tickets) == 60 and not bench.store.open_records() and _ended(hive) == 60
+
+            bench.until(all_done, limit=4000)
+            assert bench.store.cursor.epoch == 2
+            for key in open_before:
+                record = bench.store.records[key]
+                assert record.terminal
+        effects = hive.effects - effects_before
+    assert {effect.subject: count for effect, count in effects.items()} == {
+        f"lease-{ticket[1:]}": 1 for ticket in done_tickets
+    }
+
+
+def _submit_numbered(hive: ReferenceHive, workers: list[str], numbers: object, done: list[str]) -> None:
+    from contextlib import suppress
+
+    from hive_support import raw_lease
+
+    from ticket_agent.hive.reference import RefusalError
+
+    for index, worker in enumerate(workers):
+        if len(done) == 60:
+            return
+        number = 1000 + len(done)
+        with suppress(RefusalError):
+            hive.submit(raw_lease(hive, worker, "grant", f"t{number}", f"lease-{number}", f"GPU-{index % 2}"))
+            done.append(f"t{number}")

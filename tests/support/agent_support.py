@@ -1,0 +1,212 @@
+"""A real agent on a real console: in this process for single steps, as a process of its own to be killed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hive_support import TOKEN, ManualClock, raw_lease
+
+from ticket_agent.agent.events import EventLog
+from ticket_agent.agent.keys import V2_FAMILY
+from ticket_agent.agent.loop import Agent
+from ticket_agent.agent.providers import ProviderTable
+from ticket_agent.config import AgentConfig, ConsoleSettings
+from ticket_agent.gpu.compat import compat_lease_providers
+from ticket_agent.gpu.lease import lease_providers
+from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace
+from ticket_agent.hive.reference import ConsoleServer, ReferenceHive, RefusalError
+from ticket_agent.journal.fs import Fs
+from ticket_agent.journal.store import JournalStore, Limits
+from ticket_agent.journal.values import Record
+from ticket_agent.journal.view import read_journal
+from ticket_agent.protocol.namespace import HiveError
+
+NEVER = threading.Event()
+BOOT = "boot-of-the-test"
+
+
+@dataclass
+class Bench:
+    """One agent life on one state directory."""
+
+    agent: Agent
+    store: JournalStore
+    namespace: ConsoleNamespace
+    log: io.StringIO
+    clock: ManualClock
+    config: AgentConfig
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in self.log.getvalue().splitlines()]
+        return [event for event in found if name is None or event["event"] == name]
+
+    def passes(self, count: int) -> None:
+        """That many passes; an unreachable hive ends one early, as in the daemon."""
+        for _ in range(count):
+            with suppress(HiveError):
+                self.agent.pass_once(self.stop)
+
+    def until(self, done: Callable[[], bool], *, limit: int = 400) -> None:
+        """Pass after pass until ``done``, with every pause of every operation skipped."""
+        for _ in range(limit):
+            if done():
+                return
+            self.hurry()
+            self.passes(1)
+        states = {record.key: (record.state.value, self.waiting(record.key)) for record in self.store.open_records()}
+        raise AssertionError(f"not done after {limit} passes; open: {states}")
+
+    def hurry(self) -> None:
+        for op in self.agent.operations.values():
+            op.retry_at = 0.0
+
+    def settle(self) -> None:
+        """Until nothing is open any more."""
+        self.passes(1)
+        self.until(lambda: not self.store.open_records())
+
+    def waiting(self, key: str) -> str:
+        op = self.agent.operations.get(key)
+        return op.waiting if op is not None else ""
+
+    def record(self, ticket_id: str) -> Record:
+        return next(r for r in self.store.records.values() if json.loads(r.request)["id"] == ticket_id)
+
+
+@contextmanager
+def agent_on(
+    server: ConsoleServer,
+    state_dir: Path,
+    *,
+    clock: ManualClock,
+    fs: Fs | None = None,
+    limits: Limits | None = None,
+    allowlist: frozenset[str] | None = None,
+    instance: str | None = None,
+) -> Iterator[Bench]:
+    """An agent in this process over a real console; closing it leaves the journal as a clean stop would."""
+    config = AgentConfig(
+        state_dir=state_dir,
+        console=ConsoleSettings(port=server.port, auth_token=TOKEN),
+        action_allowlist=allowlist,
+    )
+    limits = limits or Limits(fenced_families=frozenset({V2_FAMILY}))
+    log = io.StringIO()
+    store = JournalStore.open(state_dir, clock=clock, boot_id=BOOT, agent_version="test", fs=fs, limits=limits)
+    with store:
+        namespace = ConsoleNamespace(
+            ConsoleConfig(host=server.host, port=server.port, token=TOKEN, use_lock=False), sleep=_brief_sleep
+        )
+        with namespace:
+            agent = Agent(
+                config=config,
+                store=store,
+                namespace=namespace,
+                providers=ProviderTable(
+                    v1=compat_lease_providers(namespace, instance=instance, epoch=lambda: store.cursor.epoch),
+                    v2=lease_providers(namespace, instance=instance, epoch=lambda: store.cursor.epoch),
+                    allowlist=allowlist,
+                ),
+                events=EventLog(log, clock=clock, style="json", level="debug"),
+                clock=clock,
+                monotonic=time.monotonic,
+            )
+            yield Bench(agent=agent, store=store, namespace=namespace, log=log, clock=clock, config=config)
+
+
+def _brief_sleep(seconds: float) -> None:
+    """Reconnects pause as they would, but not for longer than a loopback needs."""
+    time.sleep(min(seconds, 0.02))
+
+
+def crash(bench: Bench) -> None:
+    """Leave the state directory as SIGKILL would: nothing is saved, said or closed in order."""
+    bench.namespace._drop()
+    bench.store.close()
+
+
+class AgentProcess:
+    """`ticket-agent run` as a process, with its events as a list."""
+
+    def __init__(self, state_dir: Path, port: int, tmp: Path, *options: str) -> None:
+        self.errors = tmp / f"agent-{time.monotonic_ns()}.log"
+        environ = os.environ | {"LAB_TOKEN": TOKEN, "COHSH_CONSOLE_LOCK": "0"}
+        command = [sys.executable, "-m", "ticket_agent", "run", "--state-dir", str(state_dir)]
+        command += ["--tcp-port", str(port), "--auth-token", "env:LAB_TOKEN", "--log-format", "json", *options]
+        with self.errors.open("wb") as stream:
+            self.process = subprocess.Popen(command, stderr=stream, env=environ)
+
+    def events(self) -> list[dict[str, Any]]:
+        found = []
+        for line in self.errors.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):
+                found.append(json.loads(line))
+        return found
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self) -> int:
+        self.process.terminate()
+        return self.process.wait(timeout=30)
+
+
+@dataclass
+class Caller:
+    """Submits lease tickets, one open one per Worker, as fast as the hive admits them."""
+
+    hive: ReferenceHive
+    workers: list[str]
+    total: int
+    submitted: list[str] = field(default_factory=list)
+
+    def submit_what_can_be(self) -> None:
+        for index, worker in enumerate(self.workers):
+            if len(self.submitted) >= self.total:
+                return
+            number = len(self.submitted)
+            ticket = f"t{number}"
+            with suppress(RefusalError):
+                self.hive.submit(raw_lease(self.hive, worker, "grant", ticket, f"lease-{number}", f"GPU-{index % 2}", ttl_s=60))
+                self.submitted.append(ticket)
+
+
+@dataclass(frozen=True)
+class Books:
+    """What the hive counted and the journal says, per ticket."""
+
+    effects: Counter[str]
+    results: Counter[str]
+    outcomes: dict[str, str]
+    states: dict[str, str]
+
+
+def books_of(hive: ReferenceHive, state_dir: Path, tickets: list[str]) -> Books:
+    view = read_journal(state_dir)
+    assert not view.quarantined
+    by_id = {json.loads(record.request)["id"]: record for record in view.records.values()}
+    effects: Counter[str] = Counter()
+    for effect, count in hive.effects.items():
+        effects[effect.subject.replace("lease-", "t")] += count
+    outcomes = {ticket: by_id[ticket].result.outcome for ticket in tickets if by_id[ticket].result is not None}
+    results = Counter({ticket: len(hive.terminal_lines((ticket, f"key-{ticket}"))) for ticket in tickets})
+    return Books(
+        effects=effects,
+        results=results,
+        outcomes={ticket: str(outcome) for ticket, outcome in outcomes.items()},
+        states={ticket: by_id[ticket].state.value for ticket in tickets},
+    )
