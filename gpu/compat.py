@@ -76,6 +76,7 @@ class _CompatAction:
     """What the three actions share: one planned line, and a log that shows whether anything changed."""
 
     action: str
+    lane_prefix = "gpu-v1"
 
     def __init__(self, namespace: Namespace, dispatcher: Dispatcher) -> None:
         self._namespace: Final = namespace
@@ -84,7 +85,7 @@ class _CompatAction:
     def lane(self, request: HostTicketSpec) -> str:
         """One lane per resource; a ticket that names none has a lane of its own, to be refused in."""
         try:
-            return f"gpu-v1/{self._resource(request)}"
+            return f"{self.lane_prefix}/{self._resource(request)}"
         except CompatArgsError:
             return f"gpu-v1-ticket/{request.id}"
 
@@ -239,6 +240,8 @@ class CompatRenew(_CompatAction):
     """Version-1 ``gpu.lease.renew``: an untagged renewal in the lease ledger; the record there is its log."""
 
     action = "gpu.lease.renew"
+    # The lane that version-2 actions on the same lease run in.
+    lane_prefix = "gpu-lease"
 
     def _resource(self, request: HostTicketSpec) -> str:
         return renew_line(request)[1]

@@ -67,9 +67,9 @@ def choose_retired(
 ) -> list[Retained]:
     """Return the terminal records that may leave, oldest first.
 
-    Kept are: the newest up to the limit, what is younger than the limit, keys in ``keep``, what the completion
-    fence has not passed (in fenced families), and the highest sequence of each family's newest epoch, from which
-    the next one is counted.
+    Kept are: the newest up to the limit, what is younger than the limit, keys in ``keep``, what the
+    completion fence has not passed (in fenced families), and the highest sequence of each family's newest
+    epoch, from which the next one is counted.
     """
     terminal = sorted(retained, key=lambda record: (record.epoch, record.sequence))
     highest = {record.family: record.key for record in terminal}
@@ -108,7 +108,10 @@ def next_segment_name(fs: Fs, archive_fd: int) -> str:
 
 
 def newest_segment_parts(fs: Fs, archive_fd: int) -> frozenset[bytes]:
-    """The files in the newest segment; only there can a crash have left records that were archived but not removed."""
+    """Return the files in the newest segment.
+
+    Only there can a crash have left records that were archived but not removed.
+    """
     names = segment_names(fs, archive_fd)
     if not names:
         return frozenset()

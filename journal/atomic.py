@@ -89,7 +89,7 @@ def replace_file(fs: Fs, dir_fd: int, name: str, data: bytes, *, new: bool = Fal
             kernel may report success the next time although the data is gone.
     """
     temporary, fd = _create_temporary(fs, dir_fd, name)
-    _fill(fs, dir_fd, fd, name, temporary, data)
+    _fill(fs, dir_fd, fd, name=name, temporary=temporary, data=data)
     try:
         if new:
             fs.rename_new(dir_fd, temporary, name)
@@ -120,7 +120,7 @@ def _create_temporary(fs: Fs, dir_fd: int, name: str) -> tuple[str, int]:
     )
 
 
-def _fill(fs: Fs, dir_fd: int, fd: int, name: str, temporary: str, data: bytes) -> None:
+def _fill(fs: Fs, dir_fd: int, fd: int, *, name: str, temporary: str, data: bytes) -> None:
     step = Step.WRITE
     try:
         fs.write(fd, data)

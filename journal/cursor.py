@@ -6,7 +6,6 @@ The cursor is a help, not the truth: it may lag behind the records, which decide
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +17,8 @@ from ticket_agent.journal.state_dir import CURSOR
 from ticket_agent.journal.values import MAX_TEXT_BYTES, MAX_UNIX_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ticket_agent.journal.fs import Fs
 
 __all__ = [
@@ -42,7 +43,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochMark:
-    """One life of the hive: its number, when and by which evidence it was opened, and its completion fence."""
+    """One life of the hive: number, when and by which evidence it was opened, completion fence."""
 
     number: int
     opened_unix_ms: int
@@ -105,7 +106,8 @@ class Cursor:
         epochs: the newest lives, at most 64, in ascending order.
         consumed_sequence: highest admission sequence taken over from the stream in this epoch, 0 if none.
         mark: the last consumed line, if any.
-        ends: for each of the root's logs, the highest end offset seen in this epoch; a lower one later proves a reboot.
+        ends: for each of the root's logs, the highest end offset seen in this epoch; a lower one later proves
+            a reboot.
         held: a possible loss that nobody has acknowledged, if any.
     """
 
@@ -170,21 +172,25 @@ def decode_cursor(data: bytes) -> Cursor:
     body, offset = open_envelope(Kind.CURSOR, data)
     members = parse_body(body, offset)
     try:
-        if not {"epoch", "epochs", "consumed_sequence"} <= members.keys() <= set(Cursor.__dataclass_fields__):
-            raise RecordError("the members of the cursor are wrong")
-        epochs = members["epochs"]
-        if not isinstance(epochs, list):
-            raise RecordError("epochs must be a list")
-        return Cursor(
-            epoch=members["epoch"],
-            epochs=tuple([_part(EpochMark, entry, "epochs") for entry in epochs]),
-            consumed_sequence=members["consumed_sequence"],
-            mark=_part(StreamMark, members["mark"], "mark") if "mark" in members else None,
-            ends=members.get("ends", {}),
-            held=_part(HeldGap, members["held"], "held") if "held" in members else None,
-        )
+        return _cursor_of(members)
     except RecordError as error:
         raise RecordError(error.reason, offset=offset) from None
+
+
+def _cursor_of(members: dict[str, Any]) -> Cursor:
+    if not {"epoch", "epochs", "consumed_sequence"} <= members.keys() <= Cursor.__dataclass_fields__.keys():
+        raise RecordError("the members of the cursor are wrong")
+    epochs = members["epochs"]
+    if not isinstance(epochs, list):
+        raise RecordError("epochs must be a list")
+    return Cursor(
+        epoch=members["epoch"],
+        epochs=tuple([_part(EpochMark, entry, "epochs") for entry in epochs]),
+        consumed_sequence=members["consumed_sequence"],
+        mark=_part(StreamMark, members["mark"], "mark") if "mark" in members else None,
+        ends=members.get("ends", {}),
+        held=_part(HeldGap, members["held"], "held") if "held" in members else None,
+    )
 
 
 def _part(kind: type[_PartT], value: object, what: str) -> _PartT:

@@ -1,8 +1,8 @@
-"""The outer form of every file the journal writes: one header line, then a body of exactly the announced bytes.
+r"""The outer form of every file of the journal: one header line, then a body of exactly the announced bytes.
 
 ::
 
-    ticket-agent-journal/v1 sha256=<64 hex> bytes=<n>\\n
+    ticket-agent-journal/v1 sha256=<64 hex> bytes=<n>\n
     <n bytes: one JSON object and its final newline>
 
 The digest is over the body's raw bytes as they are on disk, never over a value written again, so a later
@@ -154,11 +154,9 @@ def parse_body(body: bytes, offset: int) -> dict[str, Any]:
     """
     try:
         decoded = body.decode()
-        if not decoded.endswith("}\n"):
-            raise RecordError("the body is not an object with its final newline", offset=offset)
         value, end = _DECODER.raw_decode(decoded)
     except RecordError as error:
-        raise RecordError(error.reason, offset=error.offset or offset) from None
+        raise RecordError(error.reason, offset=offset) from None
     except json.JSONDecodeError as error:
         at = offset + len(error.doc[: error.pos].encode())
         raise RecordError(f"the body is not JSON: {error.msg}", offset=at) from None
@@ -168,9 +166,9 @@ def parse_body(body: bytes, offset: int) -> dict[str, Any]:
         raise RecordError("the body is nested too deeply", offset=offset) from None
     except ValueError:
         raise RecordError("the body holds a number that is too long", offset=offset) from None
-    if end != len(decoded) - 1:
-        at = offset + len(decoded[:end].encode())
-        raise RecordError("the body goes on after its object", offset=at)
     if not isinstance(value, dict):
         raise RecordError("the body is not an object", offset=offset)
+    if decoded[end:] != "\n":
+        at = offset + len(decoded[:end].encode())
+        raise RecordError("the body's object is not followed by exactly one newline", offset=at)
     return value

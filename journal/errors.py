@@ -1,4 +1,4 @@
-"""Everything the journal raises; each class has a stable ``code`` and a text of one line that says what to do."""
+"""Everything the journal raises; each class has a stable ``code`` and one line that says what to do."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class UnknownKeyError(JournalError):
 
 
 class StorageFullError(JournalError):
-    """Not enough space to go on safely. Nothing decided was lost; the same call may simply be repeated later."""
+    """Not enough space to go on safely. Nothing decided was lost; the same call may be repeated later."""
 
     code = "storage-full"
 
 
 class JournalPoisonedError(JournalError):
-    """A durable write failed in this process, so memory and disk may differ: end the process and start again."""
+    """A durable write failed, so memory and disk may differ: end the process and start again."""
 
     code = "journal-poisoned"
 

@@ -118,9 +118,7 @@ def fence_owner(root_fd: int) -> FenceOwner | None:
 def _lock_directory(root_fd: int, pause: Callable[[float], None]) -> int:
     fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd)
     try:
-        if not _try_lock(fd, pause):
-            owner = fence_owner(root_fd) or FenceOwner()
-            raise FenceHeldError(pid=owner.pid, boot_id=owner.boot_id)
+        _take(fd, root_fd, pause)
     except OSError:
         # Some network file systems cannot lock a directory; the lock file is then the only fence.
         return fd
@@ -132,23 +130,32 @@ def _lock_directory(root_fd: int, pause: Callable[[float], None]) -> int:
 
 def _lock_file(fs: Fs, root_fd: int, pause: Callable[[float], None]) -> int:
     while True:
+        fd = _open_lock(fs, root_fd)
         try:
-            fd = fs.open_kept(root_fd, LOCK)
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EINVAL, errno.EISDIR):
-                raise StateDirError(f"{LOCK} must be a regular file; remove what is in its place") from error
-            raise
-        try:
-            if not _try_lock(fd, pause):
-                owner = _read_owner(fd)
-                raise FenceHeldError(pid=owner.pid, boot_id=owner.boot_id)
-            if _is_named(fd, root_fd):
-                return fd
+            _take(fd, root_fd, pause)
+            named = _is_named(fd, root_fd)
         except BaseException:
             os.close(fd)
             raise
+        if named:
+            return fd
         # The file was removed between opening and locking it: a lock on it would exclude nobody.
         os.close(fd)
+
+
+def _open_lock(fs: Fs, root_fd: int) -> int:
+    try:
+        return fs.open_kept(root_fd, LOCK)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO):
+            raise StateDirError(f"{LOCK} must be a regular file; remove what is in its place") from error
+        raise
+
+
+def _take(fd: int, root_fd: int, pause: Callable[[float], None]) -> None:
+    if not _try_lock(fd, pause):
+        owner = fence_owner(root_fd) or FenceOwner()
+        raise FenceHeldError(pid=owner.pid, boot_id=owner.boot_id)
 
 
 def _try_lock(fd: int, pause: Callable[[float], None]) -> bool:

@@ -1,4 +1,4 @@
-"""The seam to the file system: the few operations that durability depends on, all relative to an open directory.
+"""The seam to the file system: the few operations that durability depends on, relative to an open directory.
 
 Another implementation may record them, fail the n-th one or keep everything in memory. What stands behind
 :class:`RealFs` is exactly one system call per operation wherever possible; the order of calls is decided
@@ -29,7 +29,7 @@ _MODE = 0o600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeSpace:
-    """What a process without privileges can still allocate; ``inodes`` is None where they are not counted."""
+    """What an ordinary process can allocate; ``inodes`` is None where they are not counted."""
 
     bytes: int
     inodes: int | None

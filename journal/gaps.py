@@ -10,7 +10,7 @@ import errno
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ticket_agent.journal import checks
 from ticket_agent.journal.atomic import ReplaceError, replace_file
@@ -116,14 +116,18 @@ def decode_acknowledgement(data: bytes, *, name: str | None = None) -> Acknowled
     body, offset = open_envelope(Kind.GAP, data)
     members = parse_body(body, offset)
     try:
-        if members.keys() != Acknowledgement.__dataclass_fields__.keys():
-            raise RecordError("the members of the acknowledgement are wrong")
-        value = Acknowledgement(**members)
+        value = _acknowledgement_of(members)
     except RecordError as error:
         raise RecordError(error.reason, offset=offset) from None
     if name is not None and name != value.name:
         raise RecordError(f"the file's name should be {value.name}", offset=offset)
     return value
+
+
+def _acknowledgement_of(members: dict[str, Any]) -> Acknowledgement:
+    if members.keys() != Acknowledgement.__dataclass_fields__.keys():
+        raise RecordError("the members of the acknowledgement are wrong")
+    return Acknowledgement(**members)
 
 
 def read_acknowledgements(state_dir: Path, *, fs: Fs | None = None) -> tuple[Acknowledgement, ...]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ticket_agent.journal import checks
 from ticket_agent.journal.envelope import Kind, open_envelope, parse_body, seal
 from ticket_agent.journal.errors import RecordError
-from ticket_agent.journal.outcome import JsonValue, Plan
+from ticket_agent.journal.outcome import Plan
 from ticket_agent.journal.transitions import State
 from ticket_agent.journal.values import (
     MAX_EVIDENCE_BYTES,
@@ -23,6 +22,11 @@ from ticket_agent.journal.values import (
     StagedResult,
     Uncertainty,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ticket_agent.journal.outcome import JsonValue
 
 __all__ = [
     "HistoryEntry",
@@ -63,8 +67,8 @@ def encode_record(record: Record) -> bytes:
     """Return the file of a record.
 
     Raises:
-        RecordError: a value in it is not plain JSON, or a size limit is passed. Before an outcome is known, the
-            record must leave room for the largest one.
+        RecordError: a value in it is not plain JSON, or a size limit is passed. Before an outcome is known,
+            the record must leave room for the largest one.
     """
     return seal_record(record)[0]
 
@@ -161,7 +165,7 @@ def decode_record(data: bytes, *, name: str | None = None) -> Record:
 
 
 _REQUIRED = frozenset({"key", "family", "epoch", "sequence", "state", "request", "history"})
-_OPTIONAL = frozenset({"plan", "uncertain", "result", "staged", "withdrawn"})
+_ALLOWED = _REQUIRED | {"plan", "uncertain", "result", "staged", "withdrawn"}
 _HISTORY = frozenset({"state", "unix_ms", "boot_id", "agent"})
 _PLAN = frozenset({"before", "intent"})
 _UNCERTAIN = frozenset({"since_unix_ms", "detail"})
@@ -171,10 +175,10 @@ _STATES = {state.value: state for state in State}
 
 
 def _record_of(members: dict[str, Any]) -> Record:
-    missing = _REQUIRED - members.keys()
-    unknown = members.keys() - _REQUIRED - _OPTIONAL
-    if missing or unknown:
-        raise RecordError(_members_reason("the record", missing, unknown))
+    if not _REQUIRED <= members.keys() <= _ALLOWED:
+        raise RecordError(
+            _members_reason("the record", _REQUIRED - members.keys(), members.keys() - _ALLOWED)
+        )
     request = members["request"]
     checks.text(request, "request", MAX_REQUEST_BYTES)
     history = members["history"]

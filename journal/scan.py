@@ -39,7 +39,7 @@ class Quarantined:
 
 @dataclass(slots=True, kw_only=True)
 class Scan:
-    """What a directory of records holds: records by key, invalid files, and leftovers of unfinished writes."""
+    """What a directory holds: records by key, invalid files, and leftovers of unfinished writes."""
 
     records: RecordTable = field(default_factory=RecordTable)
     quarantined: list[Quarantined] = field(default_factory=list)
@@ -103,7 +103,9 @@ def _read(fs: Fs, ops_fd: int, name: str, *, changing: bool) -> tuple[Record, by
     return found
 
 
-def _read_once(fs: Fs, ops_fd: int, name: str, *, changing: bool) -> tuple[Record, bytes] | Quarantined | None:
+def _read_once(
+    fs: Fs, ops_fd: int, name: str, *, changing: bool
+) -> tuple[Record, bytes] | Quarantined | None:
     parsed = parse_record_name(name)
     if parsed is None:
         return Quarantined(
@@ -129,4 +131,3 @@ def describe_read_error(error: OSError) -> str:
     if error.errno == errno.ELOOP:
         return "the file is a symlink, which is never followed"
     return f"the file cannot be read: {error.strerror or os.strerror(error.errno or 0)}"
-

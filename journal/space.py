@@ -99,7 +99,10 @@ class SpaceGuard:
             raise
 
     def release_reserve(self) -> None:
-        """Give the reserve up; the sync lets file systems reuse its blocks that free them only once that is durable."""
+        """Give the reserve up.
+
+        Some file systems reuse blocks only once the removal is durable, hence the sync.
+        """
         with suppress(OSError):
             self._fs.unlink(self._root_fd, RESERVE)
             self._fs.fsync_dir(self._root_fd)

@@ -438,7 +438,8 @@ class JournalStore:
         return self._write(*seal_record(after), before=before)
 
     def _write(self, data: bytes, kept: Record, *, before: Record | None) -> Record:
-        # An operation that was never dispatched loses nothing on a full disk: its decision can be taken again.
+        # An operation that was never dispatched loses nothing on a full disk: its decision can be taken
+        # again.
         outcome = before is not None and before.state is not State.PREPARED
         self._writer.put(
             self._dirs.ops,

@@ -1,7 +1,7 @@
 """Every retained operation by key: open ones as values, terminal ones as the bytes of their files.
 
-Terminal records are many and rarely asked for. As bytes they take a quarter of the memory, and they were checked when
-they were read or written.
+Terminal records are many and rarely asked for. As bytes they take a quarter of the memory, and they were
+checked when they were read or written.
 """
 
 from __future__ import annotations

@@ -7,15 +7,18 @@ not have produced.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ticket_agent.journal import checks
 from ticket_agent.journal.errors import RecordError
-from ticket_agent.journal.outcome import JsonValue, Plan
 from ticket_agent.journal.transitions import State, follows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ticket_agent.journal.outcome import JsonValue, Plan
 
 __all__ = [
     "MAX_EVIDENCE_BYTES",
@@ -113,7 +116,7 @@ class ProviderResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedResult:
-    """Where the result goes and its exact line, without the newline; decided before the first attempt to publish."""
+    """Where the result goes and its exact line without newline, fixed before the first attempt to publish."""
 
     path: str
     line: str

@@ -1,4 +1,4 @@
-"""Reading a journal without owning it: beside a live daemon, after its death, on a copy, without being its user.
+"""Reading a journal without owning it: beside a live daemon, after its death, on a copy, as another user.
 
 Nothing is written, created or locked for longer than a moment.
 """
@@ -182,14 +182,16 @@ def _verify_root(fs: Fs, fd: int) -> list[Verdict]:
     names = fs.list(fd)
     verdicts = _leftovers("", names)
     if CURSOR in names:
-        verdicts.insert(0, _verify_file(fs, fd, CURSOR, CURSOR, MAX_CURSOR_BYTES, _check_cursor))
+        verdicts.insert(
+            0, _verify_file(fs, fd, CURSOR, folder="", limit=MAX_CURSOR_BYTES, check=_check_cursor)
+        )
     return verdicts
 
 
 def _verify_gaps(fs: Fs, fd: int) -> list[Verdict]:
     names = sorted(fs.list(fd))
     checked = [
-        _verify_file(fs, fd, name, f"{GAPS}/{name}", MAX_GAP_BYTES, _check_gap)
+        _verify_file(fs, fd, name, folder=f"{GAPS}/", limit=MAX_GAP_BYTES, check=_check_gap)
         for name in names
         if not is_temporary(name)
     ]
@@ -199,7 +201,7 @@ def _verify_gaps(fs: Fs, fd: int) -> list[Verdict]:
 def _verify_segments(fs: Fs, fd: int) -> list[Verdict]:
     names = sorted(fs.list(fd))
     checked = [
-        _verify_file(fs, fd, name, f"{ARCHIVE}/{name}", MAX_SEGMENT_BYTES, _check_segment)
+        _verify_file(fs, fd, name, folder=f"{ARCHIVE}/", limit=MAX_SEGMENT_BYTES, check=_check_segment)
         for name in names
         if not is_temporary(name)
     ]
@@ -216,8 +218,9 @@ def _leftovers(prefix: str, names: list[str]) -> list[Verdict]:
 
 
 def _verify_file(
-    fs: Fs, fd: int, name: str, shown: str, limit: int, check: Callable[[str, bytes], None]
+    fs: Fs, fd: int, name: str, *, folder: str, limit: int, check: Callable[[str, bytes], None]
 ) -> Verdict:
+    shown = f"{folder}{name}"
     try:
         check(name, fs.read(fd, name, limit))
     except RecordError as error:

@@ -120,6 +120,10 @@ def test_args_win_over_the_target() -> None:
     assert compat_lease_providers(LeaseHive())[GRANT].lane(request) == "gpu-v1/GPU-0"
 
 
+def test_a_renewal_shares_the_lane_of_its_lease() -> None:
+    assert compat_lease_providers(LeaseHive())[RENEW].lane(v1_renew()) == "gpu-lease/lease-1"
+
+
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
@@ -264,6 +268,15 @@ def test_a_log_that_cannot_be_read_is_unknown(
     for path in (LOG, "/proc/lease/by-id/lease-1"):
         run.hive.broken[path] = HiveUnreachableError("no route")
     check(run.observe(), Unknown, "no route")
+
+
+def test_an_acknowledged_effect_that_is_not_shown_is_unknown() -> None:
+    hive = reserved()
+    before = list(hive.reservations["GPU-0"])
+    run = Run(hive, v1_grant())
+    hive.reservations["GPU-0"] = before
+    hive.reconnect()
+    check(run.observe(), Unknown)
 
 
 def test_an_empty_log_is_unchanged_only_within_a_known_life_of_the_hive() -> None:

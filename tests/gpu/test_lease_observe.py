@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lease_double import DENIED, GPU, LEASE, LEASE_CTL, WORKER, LeaseHive, grant, release, renew
 
@@ -206,6 +206,40 @@ def test_grant_without_counters_or_window_is_unknown_when_absent(node: str) -> N
     applied = Run(hive, grant(), answer="lost")
     hive.preempt()
     check(applied.observe(), Unknown)
+
+
+def test_a_window_that_is_not_in_order_tells_nothing_new() -> None:
+    hive = LeaseHive()
+    run = Run(hive, grant(), answer="lost")
+    hive.preempt()
+    hive.grant("other")
+    hive.preempt("other")
+    hive.shown[PREEMPTIONS] = list(reversed(hive.window()))
+    check(run.observe(), Unknown)
+
+
+class RestlessHive(LeaseHive):
+    """Another client grants and preempts between our readings of one observation."""
+
+    restless = False
+
+    def read(self, path: str) -> list[str]:
+        lines = super().read(path)
+        if self.restless and path == SUMMARY:
+            self.grant("churn")
+            self.preempt("churn")
+        return lines
+
+
+def test_counters_that_move_while_the_window_is_read_are_not_used() -> None:
+    hive = RestlessHive(capacity=1)
+    hive.grant()
+    hive.preempt()
+    run = Run(hive, grant(), answer="drop")
+    # The old record would count as new by the later counter: the ring has turned over in between.
+    hive.restless = True
+    hive.shown[PREEMPTIONS] = hive.window()
+    check(run.observe(), Unknown)
 
 
 def test_without_counters_an_empty_window_tells_new_from_old() -> None:
@@ -484,6 +518,7 @@ def not_applied(outcome: Outcome) -> bool:
     return isinstance(outcome, Rejected) and "not applied" in outcome.detail
 
 
+@settings(deadline=None)
 @given(before=befores, now=facts)
 def test_no_verdict_contradicts_the_facts(before: BeforeImage, now: LeaseFacts) -> None:
     absent = replace(before, by_id=None)
@@ -545,6 +580,7 @@ def _happen(hive: LeaseHive, event: str) -> None:
         pass
 
 
+@settings(deadline=None)
 @given(
     history=EVENTS,
     later=EVENTS,

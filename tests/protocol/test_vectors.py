@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from vector_files import TICKETS, load
@@ -32,10 +32,12 @@ from ticket_agent.protocol import (
     telemetry_path,
     truncate_utf8,
 )
-from ticket_agent.protocol.spec import HostTicketSpec
+
+if TYPE_CHECKING:
+    from ticket_agent.protocol import HostTicketSpec
 
 UNUSED = {
-    "lane_gpu_lease_1": "places operations in a fixed number of threads; here one thread orders by resource name",
+    "lane_gpu_lease_1": "numbers a fixed set of threads; here one thread orders by resource name",
     "relay_legacy_wal": "write-ahead log of the federation relay, which this agent does not run",
 }
 RESULTS = (
@@ -155,12 +157,8 @@ def test_current_record() -> None:
     assert vector["path"].endswith(correlation_digest("ticket-v2", "idem-v2"))
     current = parse_current(vector["line"])
     assert encode_current(current) == vector["line"]
-    assert (current.slot, current.lease_epoch, current.supervisor_generation, current.cap_generation) == (
-        0,
-        4,
-        2,
-        3,
-    )
+    identity = (current.slot, current.lease_epoch, current.supervisor_generation, current.cap_generation)
+    assert identity == (0, 4, 2, 3)
     assert (current.state, current.ready_sequence, current.admission) == ("pending", 1, 5)
 
 
@@ -170,7 +168,8 @@ def test_lease_request_tag() -> None:
 
 
 def test_c1_of_the_representative_result() -> None:
-    # The vector fills frames to the arithmetic maximum of 178 payload bytes. Emitters fill 176, decoders take both.
+    # The vector fills frames to the arithmetic maximum of 178 payload bytes. Emitters fill 176,
+    # decoders take both.
     vector = TICKETS["c1_representative_506"]
     assert [len(frame) for frame in vector["chunks"]] == vector["wire_lens"] == [256, 256, 228]
     assert decode_lines(vector["chunks"]) == [vector["line"]]
@@ -285,12 +284,16 @@ def test_refusals(entry: dict[str, Any]) -> None:
     data = bytes.fromhex(entry["line_hex"]) if "line_hex" in entry else entry["line"].encode("utf-8")
     limit = entry.get("max_line_bytes", 2048)
     with pytest.raises(ProtocolError) as refusal:
-        if entry["kind"] == "result":
-            parse_result(data, max_line_bytes=limit)
-        else:
-            parse_spec(data, source=entry["kind"], max_line_bytes=limit)
+        _parse(entry["kind"], data, limit)
     error = refusal.value
     assert (error.code, error.member) == (entry["code"], entry["member"])
     assert "\n" not in str(error)
     assert (entry["member"] or "") in str(error)
     assert entry["code"] != "line-too-long" or str(limit) in str(error)
+
+
+def _parse(kind: Any, data: bytes, limit: int) -> None:
+    if kind == "result":
+        parse_result(data, max_line_bytes=limit)
+    else:
+        parse_spec(data, source=kind, max_line_bytes=limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from ticket_agent.hive.console.framing import FrameDecoder, encode_frame
@@ -108,7 +108,16 @@ def raw_grant(
 ) -> str:
     """A raw gpu.lease.grant; ``args`` are its arguments (``ttl_s=30``)."""
     return raw_lease(
-        hive, worker, "grant", ticket_id, lease_id, gpu, key=key, expires=expires, changes=changes, **args
+        hive,
+        worker,
+        "grant",
+        ticket_id=ticket_id,
+        lease_id=lease_id,
+        gpu=gpu,
+        key=key,
+        expires=expires,
+        changes=changes,
+        **args,
     )
 
 
@@ -121,7 +130,7 @@ def raw_renew(
     **args: Any,
 ) -> str:
     """A raw gpu.lease.renew."""
-    return raw_lease(hive, worker, "renew", ticket_id, lease_id, gpu, **args)
+    return raw_lease(hive, worker, "renew", ticket_id=ticket_id, lease_id=lease_id, gpu=gpu, **args)
 
 
 def raw_release(
@@ -133,17 +142,17 @@ def raw_release(
     **args: Any,
 ) -> str:
     """A raw gpu.lease.release."""
-    return raw_lease(hive, worker, "release", ticket_id, lease_id, gpu, **args)
+    return raw_lease(hive, worker, "release", ticket_id=ticket_id, lease_id=lease_id, gpu=gpu, **args)
 
 
 def raw_lease(
     hive: ReferenceHive,
     worker: WorkerState | str,
     verb: str,
+    *,
     ticket_id: str,
     lease_id: str,
     gpu: str = "GPU-0",
-    *,
     key: str | None = None,
     expires: int | None = None,
     changes: Mapping[str, Any] | None = None,
@@ -224,7 +233,11 @@ class RawConsole:
         return lines
 
     def close(self) -> None:
-        self.sock.close()
+        """End the session; returns when the console has noticed, so that no next client is turned away."""
+        with self.sock, suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+            while self.sock.recv(65536):
+                pass
 
     def __enter__(self) -> Self:
         return self

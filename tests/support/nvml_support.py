@@ -91,7 +91,7 @@ class NvmlHost:
             env = {**os.environ, "LD_LIBRARY_PATH": str(self.libraries)}
             root = str(Path(__file__).parents[2])
             env["PYTHONPATH"] = os.pathsep.join(part for part in (root, env.get("PYTHONPATH", "")) if part)
-            self._child = subprocess.Popen(  # a helper of tests: the arguments are fixed
+            self._child = subprocess.Popen(
                 [sys.executable, "-c", _CHILD],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

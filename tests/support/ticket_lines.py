@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import json
 import string
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hypothesis import strategies as st
+
+from ticket_agent.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 RAW: dict[str, Any] = {
     "schema": "host-ticket/v2",
@@ -37,6 +44,14 @@ FEDERATED = V1 | {
     "relay_correlation_id": "ticket-1:key-1:hive-a:hive-b",
 }
 STATES = ("queued", "claimed", "running", "succeeded", "failed", "expired")
+
+
+def outcome(function: Callable[[], T]) -> T | ProtocolError:
+    """Return what the function returns or the refusal it raises; any other exception passes."""
+    try:
+        return function()
+    except ProtocolError as error:
+        return error
 
 
 def line(document: object) -> bytes:

@@ -27,7 +27,8 @@ MAX_DIGITS = 20
 """Digits of the largest u64. Longer ones are refused unconverted: conversion takes quadratic time."""
 
 _BOM = b"\xef\xbb\xbf"
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+"""A string; an unterminated one reaches to the end, which keeps the scan linear."""
 _BRACKET = re.compile(rb"[\[\]{}]")
 
 T = TypeVar("T")
@@ -142,7 +143,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _integer(digits: str) -> int:
     if digits == "-0":
         raise _Bad("json-number", "is -0; write 0")
-    if len(digits.lstrip("-")) <= MAX_DIGITS:
+    if len(digits) <= MAX_DIGITS:
         value = int(digits)
         if I64_MIN <= value <= U64_MAX:
             return value

@@ -45,7 +45,7 @@ _RULES = {
     "id": (re.compile(r"[A-Za-z0-9_-]{1,32}"), "1..=32 ASCII letters, digits or _ -"),
     "subject": (re.compile(r"[A-Za-z0-9_-]{1,32}"), "1..=32 ASCII letters, digits or _ -"),
     "resource": (
-        re.compile(r"[A-Za-z0-9._:-]{1,48}"),
+        re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,48}"),
         "1..=48 ASCII letters, digits or . _ : -, not . or ..",
     ),
     "reason": (re.compile(r"[A-Za-z0-9._:-]{1,24}"), "1..=24 ASCII letters, digits or . _ : -"),
@@ -60,7 +60,7 @@ def lease_name(value: object, member: str) -> str:
         LeaseError: it has not; the text gives the rule.
     """
     pattern, rule = _RULES[member]
-    if isinstance(value, str) and pattern.fullmatch(value) is not None and value not in {".", ".."}:
+    if isinstance(value, str) and pattern.fullmatch(value) is not None:
         return value
     raise LeaseError(f"lease {member} must be {rule}", code="lease-name", member=member)
 

@@ -50,8 +50,7 @@ def test_a_passed_deadline_sends_nothing(pair: tuple[Link, socket.socket]) -> No
 def test_a_command_that_left_in_part_is_not_called_unsent(pair: tuple[Link, socket.socket]) -> None:
     link, theirs = pair
     with pytest.raises(LinkBrokenError, match="while the command was sent") as caught:
-        for _ in range(100):
-            link.send(LONG_LINE, soon())
+        link.send(LONG_LINE, soon())
     assert not isinstance(caught.value, NothingSentError)
     with pytest.raises(NothingSentError):
         link.send(LONG_LINE, soon())
@@ -112,7 +111,7 @@ def test_a_pong_cut_in_two_is_still_a_pong(pair: tuple[Link, socket.socket]) -> 
 class Chatterbox(socket.socket):
     """Never has nothing to say."""
 
-    def recv(self, *_: object) -> bytes:  # type: ignore[override]
+    def recv(self, *_: object) -> bytes:
         return encode_frame("PONG")
 
 

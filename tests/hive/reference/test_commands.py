@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,7 +77,5 @@ def test_bytes_that_are_no_utf8_are_no_line() -> None:
 
 @given(st.text("\x20aZ/9é\x85", max_size=40))
 def test_any_line_is_a_command_or_a_grammar_error(line: str) -> None:
-    try:
+    with suppress(GrammarError):
         assert parse_command(decode_line(line.encode())).verb.isupper()
-    except GrammarError as error:
-        assert str(error)

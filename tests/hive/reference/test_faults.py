@@ -110,6 +110,7 @@ def test_a_delayed_command_is_applied_although_its_client_has_left() -> None:
     with running_hive(faults=faults) as (hive, server):
         with RawConsole(server.port) as console:
             console.send(ECHO)
+            console.sock.close()
         assert hive.effect_count("grant", "lease-1") == 0
         go.set()
         assert done.wait(PATIENCE_S)

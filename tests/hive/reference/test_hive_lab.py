@@ -30,7 +30,8 @@ def test_a_reboot_forgets_everything_but_what_the_lab_counts() -> None:
 
     assert hive.boots == 2
     assert hive.cat("/proc/lifecycle/state") == ["state=ONLINE"]
-    assert hive.cat(SPEC) == hive.cat(SNAPSHOT) == hive.cat(STATUS) == hive.admissions() == []
+    assert hive.cat(SPEC) == hive.cat(SNAPSHOT) == hive.cat(STATUS) == []
+    assert hive.admissions() == []
     assert hive.cat("/proc/lease/by-id/lease-1") == hive.ls("/worker") == hive.cat("/gpu/GPU-0/lease") == []
     assert all(record.next == 0 for record in parse_retention(hive.cat("/host/tickets/retention")).values())
     assert hive.ls("/gpu")[-2:] == ["GPU-0", "GPU-1"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 from hive_support import SNAPSHOT, SPEC, TOKEN, RawConsole, new_hive, raw_grant, running_hive
@@ -51,10 +51,9 @@ def test_a_refused_credential(first: str, answer: str, silent: bool) -> None:
 def test_a_bad_first_frame_is_a_bare_end(data: bytes) -> None:
     with running_hive() as (_, server), RawConsole(server.port, attach=False) as console:
         console.sock.sendall(data)
-        try:
+        # The unread rest of the frame makes it a reset on some kernels.
+        with suppress(ConnectionResetError):
             assert console.line() is None
-        except ConnectionResetError:
-            pass
 
 
 def test_an_authentication_that_does_not_come() -> None:

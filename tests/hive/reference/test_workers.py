@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hive_support import STATUS, admitted, finish, new_hive, raw_grant, result_line
@@ -160,7 +161,7 @@ def test_telemetry_paths() -> None:
 
 
 @pytest.mark.parametrize("schema", ["v1", "v2"])
-def test_the_agent_can_read_ready_after_the_ring_has_wrapped(schema: str) -> None:
+def test_the_agent_can_read_ready_after_the_ring_has_wrapped(schema: Literal["v1", "v2"]) -> None:
     hive = new_hive(replace(DEFAULT, worker_state_schema=schema))
     worker = hive.spawn_worker("worker-gpu").worker_id
     for number in range(1, 13):

@@ -111,7 +111,10 @@ class Endpoint:
             if connection is not None:
                 with connection:
                     self._serve(connection)
-                self._turn_away_the_queue()
+                    # Before the close: who connects after having seen it belongs to the next turn.
+                    queue = self._waiting()
+                for waiting in queue:
+                    _turn_away(waiting)
 
     def _accept(self) -> socket.socket | None:
         try:
@@ -124,14 +127,11 @@ class Endpoint:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
-    def _turn_away_the_queue(self) -> None:
+    def _waiting(self) -> list[socket.socket]:
+        queue: list[socket.socket] = []
         while (connection := self._accept()) is not None:
-            with connection, contextlib.suppress(OSError):
-                connection.setblocking(False)
-                connection.shutdown(socket.SHUT_WR)
-                # Unread bytes would turn the close into a reset; the target ends such connections quietly.
-                while connection.recv(4096):
-                    pass
+            queue.append(connection)
+        return queue
 
     def _silence_alarm(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -144,6 +144,15 @@ class Endpoint:
         )
         with contextlib.suppress(_EndError, OSError):
             conversation.run()
+
+
+def _turn_away(connection: socket.socket) -> None:
+    with connection, contextlib.suppress(OSError):
+        connection.setblocking(False)
+        connection.shutdown(socket.SHUT_WR)
+        # Unread bytes would turn the close into a reset; the target ends such connections quietly.
+        while connection.recv(4096):
+            pass
 
 
 class _Conversation:
