@@ -87,7 +87,7 @@ def _refuse_header(kind: Kind, data: bytes) -> NoReturn:
     version = _VERSION.match(data)
     if version is not None and data.startswith(f"ticket-agent-{kind}/".encode()) and version[1] != b"1":
         raise RecordError(
-            f"written in format v{version[1].decode()}, and this program reads v1 only; use a program that knows it"
+            f"written in format v{version[1].decode()}, and this program reads v1 only; use a newer program"
         )
     if len(data) < _MAX_HEADER and b"\n" not in data and expected.startswith(data[: len(expected)]):
         raise RecordError(f"torn: the file ends inside its header after {len(data)} bytes", offset=len(data))

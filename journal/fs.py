@@ -42,7 +42,7 @@ class Fs(Protocol):
         """Create a file that did not exist, private to its owner, and return it open for writing."""
 
     def open_kept(self, dir_fd: int, name: str) -> int:
-        """Open a regular file for reading and writing, created if absent, never truncated, never a symlink."""
+        """Open a regular file for reading and writing; create it if absent, never truncate it."""
 
     def write(self, fd: int, data: bytes) -> None:
         """Write all of ``data``, however many calls that takes."""

@@ -74,7 +74,10 @@ def encode_record(record: Record) -> bytes:
 
 
 def seal_record(record: Record) -> tuple[bytes, Record]:
-    """As :func:`encode_record`; also return the record as it will be read back, which shares nothing mutable."""
+    """As :func:`encode_record`; also return the record as it will be read back.
+
+    That one shares nothing mutable with the caller.
+    """
     body: dict[str, Any] = {
         "key": record.key,
         "family": record.family,

@@ -207,7 +207,7 @@ class JournalStore:
         return tuple(sorted(self._records.open.values(), key=lambda record: (record.epoch, record.sequence)))
 
     def newest(self, family: str, epoch: int) -> Record | None:
-        """The readable record with the highest sequence of the family in the epoch, found without decoding others."""
+        """The readable record with the highest sequence of the family in the epoch; no other is decoded."""
         found = [entry for entry in self._records.entries() if (entry.family, entry.epoch) == (family, epoch)]
         newest = max(found, key=lambda entry: entry.sequence, default=None)
         return None if newest is None else self._records[newest.key]
@@ -260,7 +260,7 @@ class JournalStore:
             ):
                 return known
             raise KeyConflictError(
-                f"the key of {known.name} is journaled with another admission; submit under a new idempotency key"
+                f"the key of {known.name} is journaled with another admission; use a new idempotency key"
             )
         if key_digest(key) in self._blocked:
             raise QuarantinedRecordError(

@@ -154,15 +154,11 @@ def test_the_hive_reboots_in_the_middle(tmp_path: Path) -> None:
             open_before = {record.key for record in bench.store.open_records()}
             hive.reboot()
             server.kick()
-            workers = _workers(hive)
-            second = Caller(hive, workers, 60, submitted=[])
-            second.submitted = []
-            numbers = iter(range(1000, 1060))
-            done_tickets: list[str] = []
+            second = Caller(hive, _workers(hive), 60, first=1000)
 
             def all_done() -> bool:
-                _submit_numbered(hive, workers, numbers, done_tickets)
-                return len(done_tickets) == 60 and not bench.store.open_records() and _ended(hive) == 60
+                second.submit_what_can_be()
+                return len(second.submitted) == 60 and not bench.store.open_records() and _ended(hive) == 60
 
             bench.until(all_done, limit=4000)
             assert bench.store.cursor.epoch == 2
@@ -171,21 +167,5 @@ def test_the_hive_reboots_in_the_middle(tmp_path: Path) -> None:
                 assert record.terminal
         effects = hive.effects - effects_before
     assert {effect.subject: count for effect, count in effects.items()} == {
-        f"lease-{ticket[1:]}": 1 for ticket in done_tickets
+        f"lease-{ticket[1:]}": 1 for ticket in second.submitted
     }
-
-
-def _submit_numbered(hive: ReferenceHive, workers: list[str], numbers: object, done: list[str]) -> None:
-    from contextlib import suppress
-
-    from hive_support import raw_lease
-
-    from ticket_agent.hive.reference import RefusalError
-
-    for index, worker in enumerate(workers):
-        if len(done) == 60:
-            return
-        number = 1000 + len(done)
-        with suppress(RefusalError):
-            hive.submit(raw_lease(hive, worker, "grant", f"t{number}", f"lease-{number}", f"GPU-{index % 2}"))
-            done.append(f"t{number}")

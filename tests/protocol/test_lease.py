@@ -179,9 +179,9 @@ def test_names_keep_the_rules_of_the_root(check: Any) -> None:
     for value in ("a", "-a", "A-b_9", "x" * longest):
         assert check(value) == value
     refused: list[object] = ["", "x" * (longest + 1), "a b", "a\n", "é", "a/b", None, 1, b"a", *CONTROL_KEYS]
-    for value in refused:
+    for wrong in refused:
         with pytest.raises(LeaseError) as refusal:
-            check(value)
+            check(wrong)
         assert refusal.value.member == member
 
 

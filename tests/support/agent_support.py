@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hive_support import TOKEN, ManualClock, raw_lease
+from hive_support import TOKEN, ManualClock, raw_grant
 
 from ticket_agent.agent.events import EventLog
 from ticket_agent.agent.keys import V2_FAMILY
@@ -172,17 +172,18 @@ class Caller:
     hive: ReferenceHive
     workers: list[str]
     total: int
+    first: int = 0
     submitted: list[str] = field(default_factory=list)
 
     def submit_what_can_be(self) -> None:
         for index, worker in enumerate(self.workers):
             if len(self.submitted) >= self.total:
                 return
-            number = len(self.submitted)
-            ticket = f"t{number}"
+            number = self.first + len(self.submitted)
+            line = raw_grant(self.hive, worker, f"t{number}", f"lease-{number}", f"GPU-{index % 2}", ttl_s=60)
             with suppress(RefusalError):
-                self.hive.submit(raw_lease(self.hive, worker, "grant", ticket, f"lease-{number}", f"GPU-{index % 2}", ttl_s=60))
-                self.submitted.append(ticket)
+                self.hive.submit(line)
+                self.submitted.append(f"t{number}")
 
 
 @dataclass(frozen=True)

@@ -174,8 +174,7 @@ def raw_lease(
 
 def admitted(hive: ReferenceHive, ticket_id: str) -> HostTicketSpec:
     """The newest admission of a ticket id, parsed."""
-    line = next(view.line for view in reversed(hive.admissions()) if view.key[0] == ticket_id)
-    return parse_spec(line.encode(), source="admitted")
+    return parse_spec(hive.admission_of(ticket_id).line.encode(), source="admitted")
 
 
 def result_line(spec: HostTicketSpec, state: str = "succeeded", message: str | None = "done") -> str:

@@ -119,6 +119,22 @@ def test_a_late_pong_is_dropped_wherever_it_comes() -> None:
         assert hive.session == 1
 
 
+def test_close_waits_for_the_end_of_the_console() -> None:
+    order: list[str] = []
+
+    def script(peer: Peer) -> None:
+        peer.handshake()
+        peer.quit()
+        order.append("the console saw the half-close")
+
+    with ScriptedConsole(script) as console:
+        hive = namespace(console.port)
+        hive.connect()
+        hive.close()
+        order.append("close returned")
+    assert order == ["the console saw the half-close", "close returned"]
+
+
 def test_close_opens_the_way_for_a_new_session() -> None:
     with ScriptedConsole(session(LS_GPU), session(LS_GPU)) as console:
         clock = FakeClock()
@@ -581,6 +597,17 @@ def test_sessions_that_break_before_any_answer_are_replaced_ever_more_slowly() -
         assert clock.sleeps == pytest.approx([0.2, 0.4, 0.8, 1.6, 2.0])
 
 
+def test_work_ends_the_back_off() -> None:
+    clock = FakeClock()
+    broken, works = session(("LS /gpu",), end=hang_up), session(LS_GPU, end=hang_up)
+    with ScriptedConsole(broken, works, broken, broken) as console, namespace(console.port, clock) as hive:
+        assert hive.ls("/gpu") == ["bridge", "GPU-0"]
+        assert clock.sleeps == [0.2]
+        with pytest.raises(HiveUnreachableError):
+            hive.ls("/gpu")
+        assert clock.sleeps == pytest.approx([0.2, 0.2])
+
+
 def test_a_silently_refused_auth_is_tried_three_times_and_then_left_alone() -> None:
     clock = FakeClock()
     with ScriptedConsole(silent, silent, silent) as console, namespace(console.port, clock) as hive:
@@ -629,6 +656,19 @@ def test_a_wrong_token_is_refused_three_times_a_minute_at_most() -> None:
             with pytest.raises(HiveAuthError, match="too many refused attempts"):
                 hive.connect()
         assert clock.sleeps == pytest.approx([0.2, 0.4])
+
+
+def test_retries_do_not_exceed_the_ration() -> None:
+    def refuse(peer: Peer) -> None:
+        peer.answer(f"AUTH {TOKEN}", "ERR AUTH reason=invalid-token")
+
+    clock = FakeClock()
+    with ScriptedConsole(refuse, silent, silent) as console, namespace(console.port, clock) as hive:
+        with pytest.raises(HiveAuthError, match="refused the token"):
+            hive.connect()
+        with pytest.raises(HiveAuthError, match="token is wrong, or another client"):
+            hive.connect()
+        assert clock.sleeps == pytest.approx([0.2, 0.05])
 
 
 def test_a_refused_attach_is_risked_twice_a_minute_at_most() -> None:

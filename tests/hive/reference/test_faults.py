@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hive_support import LEASE_CTL, PATIENCE_S, RawConsole, running_hive
+from hive_support import LEASE_CTL, PATIENCE_S, TOKEN, RawConsole, running_hive
 
 from ticket_agent.hive.reference import Fault, FaultKind, Faults, FaultSyntaxError, parse_fault
 
@@ -133,6 +133,8 @@ def test_listeners_hear_applied_appends_before_their_answer_and_no_others() -> N
 
 def test_stopping_does_not_wait_for_a_delay() -> None:
     faults = Faults(Fault(kind=FaultKind.DELAY, seconds=3000))
-    with running_hive(faults=faults) as (_hive, server), RawConsole(server.port, attach=False) as console:
-        console.send("AUTH lab-token-4711", "PING")
+    with running_hive(faults=faults) as (_, server), RawConsole(server.port, attach=False) as console:
+        console.send(f"AUTH {TOKEN}", "PING")
         assert console.line() == "OK AUTH"
+        server.stop()
+        assert console.line() is None

@@ -137,6 +137,8 @@ def test_lab_mistakes() -> None:
     hive = new_hive()
     with pytest.raises(LabError, match="names no ticket log"):
         hive.slide("/host/tickets/retention", 1)
+    with pytest.raises(LabError, match="no ticket 't-1'"):
+        hive.admission_of("t-1")
     with pytest.raises(ValueError, match="SLEEPING"):
         hive.set_lifecycle("SLEEPING")
 

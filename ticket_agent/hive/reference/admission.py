@@ -52,6 +52,7 @@ class Admission:
 
     Attributes:
         admitted: the request as it stands in ``spec.snapshot``.
+        line: that request, canonical.
         raw_sha256: digest of the canonical caller line, for exact resends.
         identity: the Worker identity that was pinned.
         outcome: None while open, then ``confirmed``, ``rejected`` or ``stale``.
@@ -60,6 +61,7 @@ class Admission:
     """
 
     admitted: HostTicketSpec
+    line: str
     raw_sha256: str
     identity: Identity
     outcome: str | None = None
@@ -166,12 +168,11 @@ class AdmissionDesk:
             lease_epoch=worker.identity.lease_epoch,
             admission_sequence=self._sequence_for(worker),
         )
-        self._logs.append(
-            [("spec", [raw.decode()]), ("spec.snapshot", [admitted.encode().decode()])],
-        )
+        line = admitted.encode().decode()
+        self._logs.append([("spec", [raw.decode()]), ("spec.snapshot", [line])])
         if retiring is not None:
             self._window.pop(retiring).retired = True
-        admission = Admission(admitted, raw_sha256, worker.identity)
+        admission = Admission(admitted, line, raw_sha256, worker.identity)
         self._window[digest] = admission
         self.history.append(admission)
         self._by_operation.setdefault(admitted.operation_id or "", []).append(admission)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.protocol.worker_state import WorkerState
 
+    from .admission import Admission
     from .workers import Phase, WorkerEntry
 
 __all__ = ["ReferenceHive"]
@@ -272,18 +273,19 @@ class ReferenceHive:
     def admissions(self) -> list[AdmissionView]:
         """Return every admission since boot, retired ones included, in order."""
         with self._lock:
-            return [
-                AdmissionView(
-                    sequence=admission.sequence,
-                    key=admission.admitted.key,
-                    action=admission.admitted.action,
-                    worker_id=admission.admitted.receipt_worker_id or "",
-                    outcome=admission.outcome,
-                    retired=admission.retired,
-                    line=admission.admitted.encode().decode(),
-                )
-                for admission in self._root.admissions.history
-            ]
+            return [_view(admission) for admission in self._root.admissions.history]
+
+    def admission_of(self, ticket_id: str) -> AdmissionView:
+        """Return the newest admission of a ticket id since boot.
+
+        Raises:
+            LabError: there is none.
+        """
+        with self._lock:
+            for admission in reversed(self._root.admissions.history):
+                if admission.admitted.id == ticket_id:
+                    return _view(admission)
+        raise LabError(f"no ticket {ticket_id!r} was admitted since boot; see admissions()")
 
     @property
     def effects(self) -> Counter[Effect]:
@@ -374,3 +376,15 @@ class ReferenceHive:
 def _require_queen(role: str) -> None:
     if role != QUEEN:
         raise denied()
+
+
+def _view(admission: Admission) -> AdmissionView:
+    return AdmissionView(
+        sequence=admission.sequence,
+        key=admission.admitted.key,
+        action=admission.admitted.action,
+        worker_id=admission.admitted.receipt_worker_id or "",
+        outcome=admission.outcome,
+        retired=admission.retired,
+        line=admission.line,
+    )

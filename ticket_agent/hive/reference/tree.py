@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from ticket_agent.protocol.chunks import encode_line
@@ -118,9 +119,11 @@ def wire_lines(content: Content) -> list[str]:
     return wire
 
 
-def _chunks(line: str) -> list[str]:
+@lru_cache(maxsize=1024)
+def _chunks(line: str) -> tuple[str, ...]:
+    # Agents poll, so that the same lines are cut again and again.
     try:
-        return encode_line(line)
+        return tuple(encode_line(line))
     except ProtocolError:
         raise buffer_full() from None
 
@@ -275,7 +278,7 @@ def _cat_ticket_node(root: Root, rest: tuple[str, ...], role: str) -> Content:
                 raise denied()
             admission = root.admissions.by_sequence(int(number)) if _DECIMAL.fullmatch(number) else None
             if admission is not None:
-                return Content([admission.admitted.encode().decode()], chunked=True)
+                return Content([admission.line], chunked=True)
     raise invalid_path()
 
 
