@@ -15,7 +15,9 @@ def line(sequence: int, filler: str = "x") -> str:
     return f'{{"admission_sequence":{sequence},"f":"{filler}"}}'
 
 
-def view(sequences: list[int], *, base: int | None, ends: Mapping[str, int] | None = None, filler: str = "x") -> StreamView:
+def view(
+    sequences: list[int], *, base: int | None, ends: Mapping[str, int] | None = None, filler: str = "x"
+) -> StreamView:
     lines = [line(sequence, filler) for sequence in sequences]
     size = sum(len(text) + 1 for text in lines)
     found = {"spec.snapshot": base + size} if base is not None else {}
@@ -33,27 +35,91 @@ SIZE = len(line(1)) + 1
 @pytest.mark.parametrize(
     ("last", "ends", "seen", "verdict", "start"),
     [
-        pytest.param(None, {}, view([3, 4], base=50), Verdict.FIRST_CONTACT, 0, id="first-look-takes-what-is-there"),
-        pytest.param(None, {"spec": 90}, view([1], base=0, ends={"spec": 40}), Verdict.NEW_EPOCH, 0, id="another-log-went-back"),
+        pytest.param(
+            None, {}, view([3, 4], base=50), Verdict.FIRST_CONTACT, 0, id="first-look-takes-what-is-there"
+        ),
+        pytest.param(
+            None,
+            {"spec": 90},
+            view([1], base=0, ends={"spec": 40}),
+            Verdict.NEW_EPOCH,
+            0,
+            id="another-log-went-back",
+        ),
         pytest.param(consumed(2, SIZE), {}, view([1, 2, 3], base=0), Verdict.GREW, 2, id="still-there"),
-        pytest.param(consumed(2, None), {}, view([1, 2, 3], base=None), Verdict.GREW, 2, id="still-there-without-offsets"),
+        pytest.param(
+            consumed(2, None),
+            {},
+            view([1, 2, 3], base=None),
+            Verdict.GREW,
+            2,
+            id="still-there-without-offsets",
+        ),
         pytest.param(consumed(2, SIZE), {}, view([1, 2], base=0), Verdict.GREW, 2, id="nothing-new"),
-        pytest.param(consumed(2, SIZE), {}, view([2, 9], base=SIZE), Verdict.GREW, 1, id="root-skipped-numbers"),
-        pytest.param(consumed(2, SIZE), {}, view([7], base=2 * SIZE), Verdict.GREW, 0, id="ours-was-the-last-evicted"),
-        pytest.param(consumed(2, SIZE), {}, view([7], base=3 * SIZE), Verdict.POSSIBLE_LOSS, 0, id="more-was-evicted"),
-        pytest.param(consumed(2, None), {}, view([7], base=3 * SIZE), Verdict.POSSIBLE_LOSS, 0, id="offset-unknown"),
-        pytest.param(consumed(2, SIZE), {}, view([7], base=None), Verdict.POSSIBLE_LOSS, 0, id="offsets-vanished"),
-        pytest.param(consumed(2, SIZE), {}, view([], base=9 * SIZE), Verdict.POSSIBLE_LOSS, 0, id="everything-evicted"),
-        pytest.param(consumed(2, SIZE), {}, view([1], base=9 * SIZE), Verdict.NEW_EPOCH, 0, id="sequence-restarted"),
-        pytest.param(consumed(2, SIZE), {}, view([2, 3], base=9 * SIZE, filler="y"), Verdict.NEW_EPOCH, 0, id="same-number-other-ticket"),
-        pytest.param(consumed(2, SIZE), {}, view([2], base=0), Verdict.NEW_EPOCH, 0, id="same-line-at-another-place"),
-        pytest.param(consumed(2, SIZE), {}, view([3, 4], base=0), Verdict.NEW_EPOCH, 0, id="other-lines-at-its-place"),
-        pytest.param(consumed(2, SIZE), {"spec.snapshot": 99}, view([], base=0), Verdict.NEW_EPOCH, 0, id="log-is-shorter"),
-        pytest.param(consumed(2, None), {}, view([5], base=None), Verdict.NEW_EPOCH, 0, id="gone-from-a-log-that-drops-nothing"),
-        pytest.param(consumed(2, None), {}, view([], base=None), Verdict.NEW_EPOCH, 0, id="log-that-drops-nothing-is-empty"),
+        pytest.param(
+            consumed(2, SIZE), {}, view([2, 9], base=SIZE), Verdict.GREW, 1, id="root-skipped-numbers"
+        ),
+        pytest.param(
+            consumed(2, SIZE), {}, view([7], base=2 * SIZE), Verdict.GREW, 0, id="ours-was-the-last-evicted"
+        ),
+        pytest.param(
+            consumed(2, SIZE), {}, view([7], base=3 * SIZE), Verdict.POSSIBLE_LOSS, 0, id="more-was-evicted"
+        ),
+        pytest.param(
+            consumed(2, None), {}, view([7], base=3 * SIZE), Verdict.POSSIBLE_LOSS, 0, id="offset-unknown"
+        ),
+        pytest.param(
+            consumed(2, SIZE), {}, view([7], base=None), Verdict.POSSIBLE_LOSS, 0, id="offsets-vanished"
+        ),
+        pytest.param(
+            consumed(2, SIZE), {}, view([], base=9 * SIZE), Verdict.POSSIBLE_LOSS, 0, id="everything-evicted"
+        ),
+        pytest.param(
+            consumed(2, SIZE), {}, view([1], base=9 * SIZE), Verdict.NEW_EPOCH, 0, id="sequence-restarted"
+        ),
+        pytest.param(
+            consumed(2, SIZE),
+            {},
+            view([2, 3], base=9 * SIZE, filler="y"),
+            Verdict.NEW_EPOCH,
+            0,
+            id="same-number-other-ticket",
+        ),
+        pytest.param(
+            consumed(2, SIZE), {}, view([2], base=0), Verdict.NEW_EPOCH, 0, id="same-line-at-another-place"
+        ),
+        pytest.param(
+            consumed(2, SIZE), {}, view([3, 4], base=0), Verdict.NEW_EPOCH, 0, id="other-lines-at-its-place"
+        ),
+        pytest.param(
+            consumed(2, SIZE),
+            {"spec.snapshot": 99},
+            view([], base=0),
+            Verdict.NEW_EPOCH,
+            0,
+            id="log-is-shorter",
+        ),
+        pytest.param(
+            consumed(2, None),
+            {},
+            view([5], base=None),
+            Verdict.NEW_EPOCH,
+            0,
+            id="gone-from-a-log-that-drops-nothing",
+        ),
+        pytest.param(
+            consumed(2, None),
+            {},
+            view([], base=None),
+            Verdict.NEW_EPOCH,
+            0,
+            id="log-that-drops-nothing-is-empty",
+        ),
     ],
 )
-def test_rule(last: Consumed | None, ends: Mapping[str, int], seen: StreamView, verdict: Verdict, start: int) -> None:
+def test_rule(
+    last: Consumed | None, ends: Mapping[str, int], seen: StreamView, verdict: Verdict, start: int
+) -> None:
     standing = classify(last, ends, seen)
     assert (standing.verdict, standing.start) == (verdict, start)
     assert standing.evidence
@@ -86,7 +152,9 @@ class Root:
     def view(self) -> StreamView:
         sequences = [int(text.split(":")[1].split(",")[0]) for text in self.lines]
         end = self.base + sum(len(text) + 1 for text in self.lines)
-        return StreamView(lines=list(self.lines), sequences=sequences, base=self.base, ends={"spec.snapshot": end})
+        return StreamView(
+            lines=list(self.lines), sequences=sequences, base=self.base, ends={"spec.snapshot": end}
+        )
 
 
 EVENTS = st.lists(

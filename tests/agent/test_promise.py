@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from agent_support import AgentProcess, Books, Caller, agent_on, books_of
-from hive_support import ManualClock, running_hive
+from hive_support import LEASE_CTL, ManualClock, running_hive
 
 from ticket_agent.hive.reference import Fault, FaultKind, Faults, ReferenceHive
 from ticket_agent.journal.view import read_journal
@@ -51,7 +51,11 @@ def test_two_hundred_tickets_when_every_append_loses_its_answer(tmp_path: Path, 
 
             def done() -> bool:
                 caller.submit_what_can_be()
-                return len(caller.submitted) == TICKETS and not bench.store.open_records() and bench.agent.totals.ended == TICKETS
+                return (
+                    len(caller.submitted) == TICKETS
+                    and not bench.store.open_records()
+                    and bench.agent.totals.ended == TICKETS
+                )
 
             bench.until(done, limit=20_000)
         _all_once(books_of(hive, tmp_path / "state", caller.submitted), caller.submitted)
@@ -59,11 +63,14 @@ def test_two_hundred_tickets_when_every_append_loses_its_answer(tmp_path: Path, 
 
 
 @pytest.mark.timeout(110)
-def test_lease_writes_that_are_cut_before_they_apply_end_as_failed_and_are_never_sent_again(tmp_path: Path) -> None:
+def test_lease_writes_that_are_cut_before_they_apply_end_as_failed_and_are_never_sent_again(
+    tmp_path: Path,
+) -> None:
     """A write that was proven not to be applied has used up its one dispatch: the ticket fails, honestly."""
     clock = ManualClock(int(time.time() * 1000))
     faults = Faults(
-        Fault(kind=FaultKind.DROP_BEFORE, verb="ECHO", every=2),
+        Fault(kind=FaultKind.DROP_BEFORE, verb="ECHO", prefix=LEASE_CTL, every=2),
+        Fault(kind=FaultKind.DROP_BEFORE, verb="ECHO", prefix="/host/tickets", every=3),
         Fault(kind=FaultKind.DROP_AFTER, verb="ECHO"),
     )
     dispatched: list[str] = []

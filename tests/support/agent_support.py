@@ -66,7 +66,9 @@ class Bench:
                 return
             self.hurry()
             self.passes(1)
-        states = {record.key: (record.state.value, self.waiting(record.key)) for record in self.store.open_records()}
+        states = {
+            record.key: (record.state.value, self.waiting(record.key)) for record in self.store.open_records()
+        }
         raise AssertionError(f"not done after {limit} passes; open: {states}")
 
     def hurry(self) -> None:
@@ -105,7 +107,9 @@ def agent_on(
     )
     limits = limits or Limits(fenced_families=frozenset({V2_FAMILY}))
     log = io.StringIO()
-    store = JournalStore.open(state_dir, clock=clock, boot_id=BOOT, agent_version="test", fs=fs, limits=limits)
+    store = JournalStore.open(
+        state_dir, clock=clock, boot_id=BOOT, agent_version="test", fs=fs, limits=limits
+    )
     with store:
         namespace = ConsoleNamespace(
             ConsoleConfig(host=server.host, port=server.port, token=TOKEN, use_lock=False), sleep=_brief_sleep
@@ -145,7 +149,15 @@ class AgentProcess:
         self.errors = tmp / f"agent-{time.monotonic_ns()}.log"
         environ = os.environ | {"LAB_TOKEN": TOKEN, "COHSH_CONSOLE_LOCK": "0"}
         command = [sys.executable, "-m", "ticket_agent", "run", "--state-dir", str(state_dir)]
-        command += ["--tcp-port", str(port), "--auth-token", "env:LAB_TOKEN", "--log-format", "json", *options]
+        command += [
+            "--tcp-port",
+            str(port),
+            "--auth-token",
+            "env:LAB_TOKEN",
+            "--log-format",
+            "json",
+            *options,
+        ]
         with self.errors.open("wb") as stream:
             self.process = subprocess.Popen(command, stderr=stream, env=environ)
 
@@ -203,7 +215,9 @@ def books_of(hive: ReferenceHive, state_dir: Path, tickets: list[str]) -> Books:
     effects: Counter[str] = Counter()
     for effect, count in hive.effects.items():
         effects[effect.subject.replace("lease-", "t")] += count
-    outcomes = {ticket: by_id[ticket].result.outcome for ticket in tickets if by_id[ticket].result is not None}
+    outcomes = {
+        ticket: by_id[ticket].result.outcome for ticket in tickets if by_id[ticket].result is not None
+    }
     results = Counter({ticket: len(hive.terminal_lines((ticket, f"key-{ticket}"))) for ticket in tickets})
     return Books(
         effects=effects,

@@ -111,8 +111,8 @@ def raw_grant(
         hive,
         worker,
         "grant",
-        ticket_id=ticket_id,
-        lease_id=lease_id,
+        ticket_id,
+        lease_id,
         gpu=gpu,
         key=key,
         expires=expires,
@@ -130,7 +130,7 @@ def raw_renew(
     **args: Any,
 ) -> str:
     """A raw gpu.lease.renew."""
-    return raw_lease(hive, worker, "renew", ticket_id=ticket_id, lease_id=lease_id, gpu=gpu, **args)
+    return raw_lease(hive, worker, "renew", ticket_id, lease_id, gpu=gpu, **args)
 
 
 def raw_release(
@@ -142,16 +142,16 @@ def raw_release(
     **args: Any,
 ) -> str:
     """A raw gpu.lease.release."""
-    return raw_lease(hive, worker, "release", ticket_id=ticket_id, lease_id=lease_id, gpu=gpu, **args)
+    return raw_lease(hive, worker, "release", ticket_id, lease_id, gpu=gpu, **args)
 
 
 def raw_lease(
     hive: ReferenceHive,
     worker: WorkerState | str,
     verb: str,
-    *,
     ticket_id: str,
     lease_id: str,
+    *,
     gpu: str = "GPU-0",
     key: str | None = None,
     expires: int | None = None,

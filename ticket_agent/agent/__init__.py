@@ -1,0 +1,1 @@
+"""The daemon: admission, dispatch, observation and publication around one journal."""

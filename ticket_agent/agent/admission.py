@@ -7,8 +7,8 @@ started anew. :func:`classify` tells which, and says on what evidence. It does n
 The rules, in the order in which they are tried:
 
 1. Our last consumed line is still retained, at the place where we left it: the stream grew.
-2. Any of the hive's logs is shorter than we remember, our line stands at another place, another line stands at
-   its place, or a retained sequence is not above what we consumed: root restarted, a new epoch.
+2. Any of the hive's logs is shorter than we remember, our line stands at another place, another line stands
+   at its place, or a retained sequence is not above what we consumed: root restarted, a new epoch.
 3. Our line is the very last that was evicted: nothing between it and the first retained line can be missing.
 4. A hive without retention offsets never drops lines: our line missing there is a new epoch too.
 5. Everything else is possible loss. It is held until an operator acknowledges the range.
@@ -17,9 +17,12 @@ The rules, in the order in which they are tried:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["Consumed", "Standing", "StreamView", "Verdict", "classify", "line_digest", "line_offsets"]
 
@@ -110,7 +113,9 @@ def classify(consumed: Consumed | None, ends: Mapping[str, int], view: StreamVie
     if went_back is not None:
         return _new_epoch(went_back)
     if consumed is None:
-        return Standing(verdict=Verdict.FIRST_CONTACT, start=0, evidence="nothing was consumed in this epoch yet")
+        return Standing(
+            verdict=Verdict.FIRST_CONTACT, start=0, evidence="nothing was consumed in this epoch yet"
+        )
     index = _find(consumed, view)
     if index is not None:
         return _found(consumed, view, index)
@@ -135,7 +140,9 @@ def _find(consumed: Consumed, view: StreamView) -> int | None:
 def _found(consumed: Consumed, view: StreamView, index: int) -> Standing:
     offset = line_offsets(view)[index]
     if offset is not None and consumed.offset is not None and offset != consumed.offset:
-        return _new_epoch(f"admission {consumed.sequence} stands at offset {offset}, it once stood at {consumed.offset}")
+        return _new_epoch(
+            f"admission {consumed.sequence} stands at offset {offset}, it once stood at {consumed.offset}"
+        )
     return Standing(
         verdict=Verdict.GREW, start=index + 1, evidence=f"admission {consumed.sequence} is still retained"
     )
@@ -150,9 +157,13 @@ def _gone(consumed: Consumed, view: StreamView) -> Standing:
             return _new_epoch(f"this hive drops no lines, yet admission {consumed.sequence} is gone")
         return _possible_loss(consumed, view, "the hive no longer offers retention offsets")
     if consumed.offset is None:
-        return _possible_loss(consumed, view, f"admission {consumed.sequence} is gone and its offset is not known")
+        return _possible_loss(
+            consumed, view, f"admission {consumed.sequence} is gone and its offset is not known"
+        )
     if view.base <= consumed.offset:
-        return _new_epoch(f"offset {consumed.offset} is retained but does not hold admission {consumed.sequence}")
+        return _new_epoch(
+            f"offset {consumed.offset} is retained but does not hold admission {consumed.sequence}"
+        )
     end = consumed.offset + consumed.length
     if view.base == end:
         return Standing(
@@ -160,7 +171,9 @@ def _gone(consumed: Consumed, view: StreamView) -> Standing:
             start=0,
             evidence=f"admission {consumed.sequence} was the last one evicted (offset {end})",
         )
-    return _possible_loss(consumed, view, f"{view.base - end} bytes after admission {consumed.sequence} were evicted")
+    return _possible_loss(
+        consumed, view, f"{view.base - end} bytes after admission {consumed.sequence} were evicted"
+    )
 
 
 def _new_epoch(evidence: str) -> Standing:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["EVENT_SCHEMA", "EventLog", "Level"]
 
@@ -41,7 +43,9 @@ class EventLog:
         now = self._clock()
         shown = {name: value for name, value in fields.items() if value is not None}
         if self._style == "json":
-            line = json.dumps({"schema": EVENT_SCHEMA, "unix_ms": now, "level": level, "event": event, **shown})
+            line = json.dumps(
+                {"schema": EVENT_SCHEMA, "unix_ms": now, "level": level, "event": event, **shown}
+            )
         else:
             line = self._as_text(now, level, event, shown)
         try:
@@ -51,7 +55,9 @@ class EventLog:
             # A log that cannot be written is no reason to stop deciding; the journal is the record.
             return
 
-    def once(self, level: Level, event: str, subject: str, detail: str, **fields: str | int | bool | None) -> None:
+    def once(
+        self, level: Level, event: str, subject: str, detail: str, **fields: str | int | bool | None
+    ) -> None:
         """Write an event about ``subject`` only if its detail differs from the last one."""
         name = f"{event}:{subject}"
         if self._last.get(name) == detail:
@@ -72,6 +78,6 @@ class EventLog:
         return f"{stamp} {level:<7} {event} {words}".rstrip()
 
 
-def _quoted(value: str | int | bool) -> str:  # noqa: FBT001 - a log value, not a switch
+def _quoted(value: str | int | bool) -> str:
     text = str(value)
     return json.dumps(text) if not text or any(char in text for char in ' "=\n\r\t') else text

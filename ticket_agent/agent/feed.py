@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ticket_agent.protocol.namespace import HiveRefusedError, HiveUnreachableError, Namespace
-from ticket_agent.protocol.paths import TicketPaths
 from ticket_agent.protocol.retention import Retention, parse_retention
 
-__all__ = ["Feed", "Features", "Look"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ticket_agent.protocol.paths import TicketPaths
+
+__all__ = ["Features", "Feed", "Look"]
 
 MAX_LOOKS = 5
 """Attempts to read a log between two equal retention readings before the pass gives up and comes again."""
@@ -61,46 +65,49 @@ class Feed:
         """Make the next look a full one, even if nothing changed."""
         self._last = None
 
+    @property
+    def session(self) -> int:
+        """Session in which the last look was completed; a reboot of the hive always ends a session."""
+        return self._last_session
+
     def look(self) -> Look | None:
         """Read what changed; None when both logs are as they were at the last look.
 
         Raises:
-            HiveError: a read failed; the look may simply be repeated.
+            HiveError: a read failed, or the logs did not hold still; the look may simply be repeated.
         """
-        if self.features().retention:
-            return self._look_by_offsets()
-        return self._look_by_content()
-
-    def _look_by_content(self) -> Look | None:
-        look = Look(admitted=self._read(self._paths.spec_snapshot), callers=self._read(self._paths.spec), retention={})
-        return self._remember(look)
-
-    def _look_by_offsets(self) -> Look | None:
-        before = self._retention()
         for _ in range(MAX_LOOKS):
-            last = self._last if self._last_session == self._namespace.session else None
-            same_admitted = last is not None and _same(before, last.retention, "spec.snapshot")
-            same_callers = last is not None and _same(before, last.retention, "spec")
-            if last is not None and same_admitted and same_callers:
-                self._last = Look(admitted=last.admitted, callers=last.callers, retention=before)
-                return None
-            admitted = last.admitted if last and same_admitted else self._read(self._paths.spec_snapshot)
-            callers = last.callers if last and same_callers else self._read(self._paths.spec)
-            after = self._retention()
-            if _same(before, after, "spec.snapshot") and _same(before, after, "spec"):
-                self._last, self._last_session = None, self._namespace.session
-                return self._remember(Look(admitted=admitted, callers=callers, retention=after))
-            before = after
+            by_offsets = self.features().retention
+            session = self._namespace.session
+            look = self._look_by_offsets() if by_offsets else self._look_by_content()
+            if look is None or self._namespace.session != session:
+                continue
+            last = self._last if self._last_session == session else None
+            self._last, self._last_session = look, session
+            same = last is not None and (last.admitted, last.callers) == (look.admitted, look.callers)
+            return None if same else look
         raise HiveUnreachableError(
-            f"the admission log changed during each of {MAX_LOOKS} readings; it is read again at the next pass"
+            f"the admission log changed during each of {MAX_LOOKS} readings; the next pass reads it again"
         )
 
-    def _remember(self, look: Look) -> Look | None:
+    def _look_by_content(self) -> Look:
+        return Look(
+            admitted=self._read(self._paths.spec_snapshot), callers=self._read(self._paths.spec), retention={}
+        )
+
+    def _look_by_offsets(self) -> Look | None:
+        """Read what moved between two equal readings of the offsets; None when they moved meanwhile."""
+        before = self._retention()
         last = self._last if self._last_session == self._namespace.session else None
-        self._last, self._last_session = look, self._namespace.session
-        if last is not None and last.admitted == look.admitted and last.callers == look.callers:
-            return None
-        return look
+        same_admitted = last is not None and _same(before, last.retention, "spec.snapshot")
+        same_callers = last is not None and _same(before, last.retention, "spec")
+        admitted = last.admitted if last and same_admitted else self._read(self._paths.spec_snapshot)
+        callers = last.callers if last and same_callers else self._read(self._paths.spec)
+        if same_admitted and same_callers:
+            return Look(admitted=admitted, callers=callers, retention=before)
+        after = self._retention()
+        still = _same(before, after, "spec.snapshot") and _same(before, after, "spec")
+        return Look(admitted=admitted, callers=callers, retention=after) if still else None
 
     def _retention(self) -> dict[str, Retention]:
         return parse_retention(self._namespace.read(self._paths.retention))
@@ -110,7 +117,9 @@ class Feed:
             return tuple(self._namespace.read(path))
         except HiveRefusedError as error:
             if error.absent:
-                raise HiveRefusedError("CAT", f"{path} (does this hive offer host tickets?)", error.refusal) from None
+                raise HiveRefusedError(
+                    "CAT", f"{path} (does this hive offer host tickets?)", error.refusal
+                ) from None
             raise
 
 

@@ -1,4 +1,4 @@
-"""From what the hive shows to records in the journal: each admission becomes exactly one, or is held, in order."""
+"""From what the hive shows to records in the journal: each admission becomes one, or is held, in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Counters", "Intake", "Refetch"]
 
 MAX_REFETCH = 256
-"""Admissions asked for one by one after a possible loss: root tracks no more than that (root side: admission)."""
+"""Admissions asked for one by one after a possible loss: root tracks no more (root side: admission)."""
 
 MAX_SEEN_BAD_LINES = 1024
 
@@ -145,7 +145,10 @@ class Intake:
         mark = None
         if consumed is not None:
             mark = StreamMark(
-                sequence=consumed.sequence, sha256=consumed.sha256, length=consumed.length, offset=consumed.offset
+                sequence=consumed.sequence,
+                sha256=consumed.sha256,
+                length=consumed.length,
+                offset=consumed.offset,
             )
         return replace(
             cursor,
@@ -166,7 +169,7 @@ class Intake:
         return tuple(marks[number] for number in sorted(marks))[-MAX_EPOCHS:]
 
     def _catch_up_epoch(self) -> None:
-        """Records of a later epoch than the cursor's mean that the cursor was lost; the records are the truth."""
+        """Records of a later epoch mean that the cursor was lost; the records are the truth."""
         highest, cursor = self._store.highest_epoch(), self._store.cursor
         if highest > cursor.epoch and self._store.cursor_problem is None:
             mark = EpochMark(number=highest, opened_unix_ms=self._clock(), evidence="found in the records")
@@ -183,7 +186,9 @@ class Intake:
         if last is None or (mark is not None and mark.sequence >= last.sequence):
             if mark is None:
                 return None
-            return Consumed(sequence=mark.sequence, sha256=mark.sha256, offset=mark.offset, length=mark.length)
+            return Consumed(
+                sequence=mark.sequence, sha256=mark.sha256, offset=mark.offset, length=mark.length
+            )
         line = last.request.decode("utf-8")
         offset = mark.offset + mark.length if mark is not None and mark.offset is not None else None
         if offset is not None and mark is not None:
@@ -241,7 +246,13 @@ class Intake:
         held = self._store.cursor.held
         if held is not None and (held.epoch, held.first, held.through) == (self.epoch, first, through):
             return
-        gap = HeldGap(epoch=self.epoch, first=first, through=through, reason=bounded_detail(reason), since_unix_ms=self._clock())
+        gap = HeldGap(
+            epoch=self.epoch,
+            first=first,
+            through=through,
+            reason=bounded_detail(reason),
+            since_unix_ms=self._clock(),
+        )
         self._store.save_cursor(replace(self.cursor_now(), held=gap))
         self._events.emit(
             "error",
@@ -303,7 +314,7 @@ class Intake:
                     key=key, family=V2_FAMILY, epoch=self.epoch, sequence=sequence, request=request
                 )
             except QuarantinedRecordError as error:
-                # Its own operation is never executed; the admissions behind it are other operations and go on.
+                # It is never executed; the admissions behind it are other operations and go on.
                 self._events.once("error", "quarantined", key, str(error), sequence=sequence)
             else:
                 fresh.append(record)
@@ -347,13 +358,18 @@ class Intake:
         if known is None:
             ordinal = self._store.highest_sequence(V1_FAMILY, self.epoch) + 1
             fresh.append(
-                self._store.prepare(key=key, family=V1_FAMILY, epoch=self.epoch, sequence=ordinal, request=request)
+                self._store.prepare(
+                    key=key, family=V1_FAMILY, epoch=self.epoch, sequence=ordinal, request=request
+                )
             )
             self._newest_caller = text
         elif known.request != request and self._first_time(text):
             self.counters.conflicts += 1
             self._events.emit(
-                "warning", "idempotency-conflict", id=spec.id, reason="same id and key with other content; not executed"
+                "warning",
+                "idempotency-conflict",
+                id=spec.id,
+                reason="same id and key with other content; not executed",
             )
 
     def _first_time(self, text: str) -> bool:
@@ -364,4 +380,3 @@ class Intake:
             self._seen_bad.clear()
         self._seen_bad.add(digest)
         return True
-

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ticket_agent.agent.keys import base_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
     from ticket_agent.journal.record import Record
 
 __all__ = ["admissions_of", "between", "newest", "related"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,6 +25,9 @@ from ticket_agent.protocol.namespace import (
 from ticket_agent.protocol.paths import LIFECYCLE_STATE, TicketPaths
 
 if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.notify import ServiceNotifier
     from ticket_agent.agent.providers import ProviderTable
@@ -184,7 +185,8 @@ class Agent:
                 return
             undecided = op.record.state in _UNDECIDED
             if not (undecided and op.lane in held_lanes) and op.retry_at <= self._monotonic():
-                for moved in self._steps(op, may_publish=op.group not in unpublished, stop=stop):
+                op.may_publish = op.group not in unpublished
+                for moved in self._steps(op, stop):
                     summary.steps += moved is not Moved.WAITS
             if op.record.state is State.TERMINAL:
                 self._end(op, summary)
@@ -195,11 +197,11 @@ class Agent:
             if op.group is not None and op.record.state in _UNPUBLISHED:
                 unpublished.add(op.group)
 
-    def _steps(self, op: Operation, *, may_publish: bool, stop: threading.Event) -> Iterator[Moved]:
+    def _steps(self, op: Operation, stop: threading.Event) -> Iterator[Moved]:
         """Step until it waits or ends; what one operation reads cannot stop the others."""
         while not stop.is_set():
             try:
-                moved = self._stepper.step(op, may_publish=may_publish)
+                moved = self._stepper.step(op)
             except (HiveRefusedError, HiveViolationError, ProtocolError) as error:
                 op.wait(str(error), now=self._monotonic(), longest_s=1.0)
                 self._events.once("warning", "waiting", op.record.key, str(error), key=op.record.key)
@@ -300,5 +302,7 @@ class Agent:
             self._idle_s = poll.fast_ms / 1000
         else:
             self._idle_s = min(self._idle_s * 1.5, poll.idle_ms / 1000)
+        if self._feed.session != self._namespace.session:
+            return 0.0
         due = [op.retry_at - now for op in self.operations.values() if op.retry_at > now]
         return max(min([self._idle_s, *due]), 0.001)

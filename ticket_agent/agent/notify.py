@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["ServiceNotifier"]
 

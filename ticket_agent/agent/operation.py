@@ -33,6 +33,7 @@ class Operation:
         admission: whether root still knows the admission.
         forgotten_why: the evidence for that, once it is :attr:`Admission.FORGOTTEN`.
         audited: intermediate states whose lines are known to be visible.
+        may_publish: False while an earlier result of its group is not published yet.
         waiting: why it does not move, in words; empty while it does.
         retry_at: monotonic seconds before which it is not tried again.
     """
@@ -43,9 +44,9 @@ class Operation:
     lane: str
     group: str | None
     admission: Admission = Admission.KNOWN
-    admission_session: int = 0
     forgotten_why: str = ""
     audited: set[str] = field(default_factory=set)
+    may_publish: bool = True
     waiting: str = ""
     retry_at: float = 0.0
     delay_s: float = FIRST_DELAY_S

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ticket_agent.journal.outcome import Outcome, Plan, PlanRefusedError, Provider, Rejected, Unknown
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ticket_agent.protocol.spec import HostTicketSpec
 
 __all__ = ["NotEnabled", "ProviderTable"]
@@ -55,5 +56,7 @@ class ProviderTable:
             return NotEnabled(spec.action, "the hive's action_allowlist does not name it")
         provider = self._by_version[spec.version].get(spec.action)
         if provider is None:
-            return NotEnabled(spec.action, f"version-{spec.version} tickets of this kind have no provider here")
+            return NotEnabled(
+                spec.action, f"version-{spec.version} tickets of this kind have no provider here"
+            )
         return provider

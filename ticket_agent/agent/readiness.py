@@ -1,9 +1,9 @@
 """Proof, before anything is dispatched, that the receipt Worker of a ticket is READY.
 
-Two witnesses are asked: the Worker's own telemetry projection, which every root offers, and root's own word on
-the admission (``current/<digest>``), which newer roots offer. Only the latter can end a ticket for good: anyone
-with telemetry rights may write a line that looks like a state record, so telemetry alone can make a ticket wait
-but never fail.
+Two witnesses are asked: the Worker's own telemetry projection, which every root offers, and root's own word
+on the admission (``current/<digest>``), which newer roots offer. Only the latter can end a ticket for good:
+anyone with telemetry rights may write a line that looks like a state record, so telemetry alone can make a
+ticket wait but never fail.
 """
 
 from __future__ import annotations
@@ -83,9 +83,13 @@ def _by_current(namespace: Namespace, spec: HostTicketSpec) -> Proof | None:
     if current.state != "pending":
         return Proof(Readiness.ALREADY_DECIDED, f"root already holds this admission as {current.state}")
     if current.lifecycle in GONE_LIFECYCLES:
-        return Proof(Readiness.WORKER_GONE, f"receipt Worker {spec.receipt_worker_id} of this identity is gone")
+        return Proof(
+            Readiness.WORKER_GONE, f"receipt Worker {spec.receipt_worker_id} of this identity is gone"
+        )
     if current.lifecycle != "ready" or current.ready_sequence == 0:
-        return Proof(Readiness.NOT_YET, f"receipt Worker {spec.receipt_worker_id} is {current.lifecycle}, not READY")
+        return Proof(
+            Readiness.NOT_YET, f"receipt Worker {spec.receipt_worker_id} is {current.lifecycle}, not READY"
+        )
     return None
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ticket_agent.agent.loop import Agent
 
 __all__ = ["STATUS_NAME", "STATUS_SCHEMA", "StatusFile", "read_status"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -13,13 +12,23 @@ from ticket_agent.agent.readiness import Readiness, prove_ready, read_current
 from ticket_agent.journal.errors import StorageFullError
 from ticket_agent.journal.outcome import Outcome, Plan, PlanRefusedError, Unknown, bounded_detail
 from ticket_agent.journal.record import ProviderResult, StagedResult
-from ticket_agent.journal.recovery import Admission, Decision, Facts, Visible, decide, settle_observation, settled
+from ticket_agent.journal.recovery import (
+    Admission,
+    Decision,
+    Facts,
+    Visible,
+    decide,
+    settle_observation,
+    settled,
+)
 from ticket_agent.journal.transitions import State
 from ticket_agent.protocol.lifecycle import parse_lifecycle_state, publishing_allowed
 from ticket_agent.protocol.namespace import HiveRefusedError, Namespace, RefusalKind
 from ticket_agent.protocol.result import build_result, stream_of_state
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.feed import Feed
     from ticket_agent.agent.operation import Operation
@@ -34,7 +43,12 @@ RESULT_STATE = {"confirmed": "succeeded", "rejected": "failed", "stale": "expire
 """Result state of each provider outcome (host tickets, recovery: outcome to state)."""
 
 PUBLISH_RETRY_S = 5.0
+ORDER_RETRY_S = 0.2
 WAIT_RETRY_S = 1.0
+
+
+_NEEDS_LOOK = frozenset({Decision.DISPATCH, Decision.OBSERVE, Decision.PUBLISH})
+"""Decisions that a reboot of the hive would change; it shows in the admission log first."""
 
 
 class Moved(StrEnum):
@@ -87,13 +101,21 @@ class Stepper:
         self._clock = clock
         self._monotonic = monotonic
         self._current_epoch = current_epoch
+        self._table: Mapping[Decision, Callable[[Operation, Facts], Moved]] = {
+            Decision.DISPATCH: self._dispatch,
+            Decision.OBSERVE: self._settle_by_observation,
+            Decision.ADOPT: self._adopt,
+            Decision.EXPIRE: self._expire,
+            Decision.FORGET: self._end_forgotten,
+            Decision.PUBLISH: self._publish,
+            Decision.CONFIRM_PUBLISHED: self._confirm_published,
+            Decision.WITHDRAW: self._withdraw,
+            Decision.FINISH: self._finish,
+            Decision.NOTHING: lambda op, facts: Moved.ENDED,  # noqa: ARG005 - the table's signature
+        }
 
-    def step(self, op: Operation, *, may_publish: bool) -> Moved:
-        """Do the next thing for ``op``.
-
-        Args:
-            op: the operation; its record is replaced as it moves.
-            may_publish: False while an earlier result of the same Worker is not published yet.
+    def step(self, op: Operation) -> Moved:
+        """Do the next thing for ``op``; its record is replaced as it moves.
 
         Raises:
             HiveError: the hive cannot be reached or broke the protocol; nothing was decided.
@@ -101,27 +123,19 @@ class Stepper:
         """
         self._streams.refresh()
         facts = self._facts(op)
-        match decide(op.record, facts):
-            case Decision.DISPATCH:
-                return self._dispatch(op, facts)
-            case Decision.OBSERVE:
-                return self._settle_by_observation(op, facts)
-            case Decision.ADOPT:
-                return self._adopt(op)
-            case Decision.EXPIRE:
-                return self._refuse(op, "stale", "ticket expired before dispatch; nothing was done")
-            case Decision.FORGET:
-                return self._refuse(op, "stale", f"{op.forgotten_why}; nothing was done")
-            case Decision.PUBLISH:
-                return self._publish(op) if may_publish else self._wait(op, "an earlier result of its Worker", 0.2)
-            case Decision.CONFIRM_PUBLISHED:
-                return self._on(op, self._store.publish(op.record.key), "read back from the stream")
-            case Decision.WITHDRAW:
-                return self._on(op, self._store.withdraw(op.record.key, self._withdrawal(op)), "withdrawn")
-            case Decision.FINISH:
-                return self._on(op, self._store.finish(op.record.key), "")
-            case Decision.NOTHING:
-                return Moved.ENDED
+        decision = decide(op.record, facts)
+        if decision in _NEEDS_LOOK and not self._looked():
+            return self._look_first(op)
+        return self._table[decision](op, facts)
+
+    def _looked(self) -> bool:
+        """Whether the admission log was read in this session; only then is the hive's epoch known."""
+        return self._feed.session == self._namespace.session
+
+    def _look_first(self, op: Operation) -> Moved:
+        moved = self._wait(op, "the session is new; the admission log is read first", WAIT_RETRY_S)
+        op.retry_at = 0.0
+        return moved
 
     # -- facts -----------------------------------------------------------------------------------------------
 
@@ -145,20 +159,17 @@ class Stepper:
         return seen
 
     def _admission(self, op: Operation) -> Admission:
-        """Whether root still knows this admission; only an operation of an earlier hive epoch is in doubt."""
-        if op.record.family == V1_FAMILY or op.record.epoch == self._current_epoch():
-            return op.admission
-        if op.admission is Admission.FORGOTTEN or not self._feed.features().current:
-            return op.admission
-        if op.admission_session != self._namespace.session:
-            self._ask_current(op)
+        """Whether root still knows this admission; after a proven reboot it knows none of the earlier."""
+        if op.record.family != V1_FAMILY and op.record.epoch != self._current_epoch():
+            self._forget(
+                op, f"root rebooted and forgot this admission (hive epoch {op.record.epoch} is over)"
+            )
         return op.admission
 
     def _ask_current(self, op: Operation) -> None:
         current = read_current(self._namespace, op.spec)
-        op.admission_session = self._namespace.session
         if current is None or current.admission != op.spec.admission_sequence:
-            self._forget(op, f"root forgot this admission (hive epoch {op.record.epoch} is over)")
+            self._forget(op, "root no longer knows this admission")
 
     @staticmethod
     def _forget(op: Operation, why: str) -> None:
@@ -171,9 +182,6 @@ class Stepper:
         if earlier is not None:
             return self._refuse(op, "rejected", earlier)
         if op.record.epoch != self._current_epoch():
-            if op.record.family != V1_FAMILY:
-                self._forget(op, f"hive epoch {op.record.epoch} is over")
-                return Moved.ON
             return self._refuse(op, "stale", f"hive epoch {op.record.epoch} is over; nothing was done")
         gate = self._gate_refusal()
         if gate is not None:
@@ -191,6 +199,8 @@ class Stepper:
             return unaudited
         if facts.expires_unix_ms is not None and self._clock() >= facts.expires_unix_ms:
             return Moved.ON
+        if not self._looked():
+            return self._look_first(op)
         return self._execute(op, plan)
 
     def _execute(self, op: Operation, plan: Plan) -> Moved:
@@ -203,11 +213,15 @@ class Stepper:
             outcome: Outcome = op.provider.execute(plan)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the effect may have happened
             outcome = Unknown(f"{type(error).__name__} while executing: {error}")
-        self._events.emit("debug", "executed", key=record.key, outcome=type(outcome).__name__, detail=outcome.detail)
+        self._events.emit(
+            "debug", "executed", key=record.key, outcome=type(outcome).__name__, detail=outcome.detail
+        )
         result = settled(outcome, reconciled=False)
         if result is None:
             return Moved.ON
-        return self._on(op, self._store.settle(op.record.key, result, self._stage(op, result)), result.message)
+        return self._on(
+            op, self._store.settle(op.record.key, result, self._stage(op, result)), result.message
+        )
 
     def _dispatched_before(self, op: Operation) -> str | None:
         """A pair that was dispatched under an earlier admission is never dispatched again."""
@@ -223,7 +237,7 @@ class Stepper:
         return None
 
     def _gate_refusal(self) -> str | None:
-        """Look at the lifecycle before claiming: a lease can be granted while its result cannot be written."""
+        """Look before claiming: a lease can be granted while its result cannot be written."""
         try:
             lines = self._namespace.read(self._config.lifecycle_path)
         except HiveRefusedError as error:
@@ -279,9 +293,13 @@ class Stepper:
 
     def _settle_by_observation(self, op: Operation, facts: Facts) -> Moved:
         outcome = self._observe(op)
+        if not self._looked():
+            return self._look_first(op)
         result = settle_observation(outcome, facts)
         if result is not None:
-            return self._on(op, self._store.settle(op.record.key, result, self._stage(op, result)), result.message)
+            return self._on(
+                op, self._store.settle(op.record.key, result, self._stage(op, result)), result.message
+            )
         noted = op.record.uncertain
         if noted is None or noted.detail != outcome.detail:
             op.record = self._store.note_uncertain(op.record.key, outcome.detail)
@@ -295,9 +313,17 @@ class Stepper:
             reconciled=False,
             evidence={},
         )
-        return self._on(op, self._store.refuse(op.record.key, result, self._stage(op, result)), result.message)
+        return self._on(
+            op, self._store.refuse(op.record.key, result, self._stage(op, result)), result.message
+        )
 
-    def _adopt(self, op: Operation) -> Moved:
+    def _expire(self, op: Operation, facts: Facts) -> Moved:  # noqa: ARG002 - the table's signature
+        return self._refuse(op, "stale", "ticket expired before dispatch; nothing was done")
+
+    def _end_forgotten(self, op: Operation, facts: Facts) -> Moved:  # noqa: ARG002 - the table's signature
+        return self._refuse(op, "stale", f"{op.forgotten_why}; nothing was done")
+
+    def _adopt(self, op: Operation, facts: Facts) -> Moved:  # noqa: ARG002 - the table's signature
         """Root already shows a terminal result of this very admission: take it over, execute nothing."""
         path, visible = next(
             (path, result) for path, result in self._streams.terminal(op.spec.key) if result.echoes(op.spec)
@@ -325,7 +351,9 @@ class Stepper:
 
     # -- publication -----------------------------------------------------------------------------------------
 
-    def _publish(self, op: Operation) -> Moved:
+    def _publish(self, op: Operation, facts: Facts) -> Moved:  # noqa: ARG002 - the table's signature
+        if not op.may_publish:
+            return self._wait(op, "an earlier result of its Worker is not published yet", ORDER_RETRY_S)
         staged = op.record.staged
         if staged is None:
             return self._wait(op, "no result is staged", PUBLISH_RETRY_S)
@@ -338,7 +366,7 @@ class Stepper:
         return self._refused_for_good(op, refusal.text)
 
     def _refused_for_good(self, op: Operation, text: str) -> Moved:
-        """Root does not take the line: look whether it is there already, or whether root forgot the admission."""
+        """Root does not take the line: is it there already, or did root forget the admission?"""
         self._streams.refresh(force=True)
         if self._visible(op) is not Visible.NONE:
             return Moved.ON
@@ -351,6 +379,16 @@ class Stepper:
         if op.admission is Admission.FORGOTTEN:
             return Moved.ON
         return self._wait(op, f"root refuses the result: {text}", PUBLISH_RETRY_S)
+
+    def _confirm_published(self, op: Operation, facts: Facts) -> Moved:  # noqa: ARG002 - the table's signature
+        return self._on(op, self._store.publish(op.record.key), "read back from the stream")
+
+    def _finish(self, op: Operation, facts: Facts) -> Moved:  # noqa: ARG002 - the table's signature
+        return self._on(op, self._store.finish(op.record.key), "")
+
+    def _withdraw(self, op: Operation, facts: Facts) -> Moved:  # noqa: ARG002 - the table's signature
+        reason = self._withdrawal(op)
+        return self._on(op, self._store.withdraw(op.record.key, reason), reason)
 
     def _withdrawal(self, op: Operation) -> str:
         if self._visible(op) is Visible.OTHER:
@@ -380,4 +418,3 @@ class Stepper:
         op.wait(why, now=self._monotonic(), longest_s=longest_s)
         self._events.once("info", "waiting", op.record.key, why, key=op.record.key)
         return Moved.WAITS
-

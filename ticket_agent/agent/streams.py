@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from ticket_agent.protocol.errors import ProtocolError
 from ticket_agent.protocol.namespace import Acked, Namespace, Refusal, Refused, Unknown
-from ticket_agent.protocol.paths import TicketPaths
 
 if TYPE_CHECKING:
+    from ticket_agent.protocol.paths import TicketPaths
     from ticket_agent.protocol.result import HostTicketResult
 
 __all__ = ["Publication", "ResultStreams"]

@@ -600,11 +600,13 @@ def test_sessions_that_break_before_any_answer_are_replaced_ever_more_slowly() -
 def test_work_ends_the_back_off() -> None:
     clock = FakeClock()
     broken, works = session(("LS /gpu",), end=hang_up), session(LS_GPU, end=hang_up)
-    with ScriptedConsole(broken, works, broken, broken) as console, namespace(console.port, clock) as hive:
+    with ScriptedConsole(broken, works, broken, works) as console, namespace(console.port, clock) as hive:
         assert hive.ls("/gpu") == ["bridge", "GPU-0"]
         assert clock.sleeps == [0.2]
         with pytest.raises(HiveUnreachableError):
             hive.ls("/gpu")
+        assert clock.sleeps == [0.2]
+        assert hive.ls("/gpu") == ["bridge", "GPU-0"]
         assert clock.sleeps == pytest.approx([0.2, 0.2])
 
 
