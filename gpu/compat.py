@@ -117,7 +117,8 @@ class _CompatAction:
         if path not in {QUEEN_CONTROL, LEASE_CONTROL}:
             raise PlanFormatError(f"the plan's path is not one of {self.action}; nothing is written")
         try:
-            answer = self._dispatcher.append(path, line)
+            session = origin_from_json(plan.before).session
+            answer = self._dispatcher.append(path, line, session=session)
         except HiveError as error:
             return Rejected(f"{says} not applied: nothing was sent: {error}")
         if isinstance(answer, Refused):

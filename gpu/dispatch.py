@@ -80,15 +80,15 @@ class Dispatcher:
         """The present as a plan records it; call it after the plan's reads."""
         return Origin(instance=self._instance, session=self._namespace.session, epoch=self._present_epoch())
 
-    def append(self, path: str, line: str) -> AppendAnswer:
-        """Append once.
+    def append(self, path: str, line: str, *, session: int | None = None) -> AppendAnswer:
+        """Append once; with the plan's ``session`` only while that lasts, so that no rebooted hive gets it.
 
         Raises:
             HiveError: nothing was sent.
         """
         acked = False
         try:
-            answer = self._namespace.append(path, line)
+            answer = self._namespace.append(path, line, session=session)
             acked = isinstance(answer, Acked)
         finally:
             # Afterwards, because the append itself may have had to open the session that carried it.

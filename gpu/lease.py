@@ -162,7 +162,7 @@ class _LeaseAction:
         # Both are read before the write: afterwards nothing but the hive may raise.
         intent, before = _Intent.from_json(plan.intent), BeforeImage.from_json(plan.before)
         try:
-            answer = self._dispatcher.append(LEASE_CONTROL, intent.line)
+            answer = self._dispatcher.append(LEASE_CONTROL, intent.line, session=before.origin.session)
         except HiveError as error:
             return Rejected(intent.lease.says(f"not applied: nothing was sent: {error}"))
         if isinstance(answer, Refused):

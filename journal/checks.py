@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ticket_agent.journal.errors import RecordError
 
-__all__ = ["MAX_DEPTH", "MAX_U64", "boolean", "integer", "line", "mapping", "nesting", "text"]
+if TYPE_CHECKING:
+    from ticket_agent.journal.outcome import JsonValue
+
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_U64",
+    "boolean",
+    "integer",
+    "line",
+    "mapping",
+    "nesting",
+    "plain",
+    "plain_members",
+    "text",
+]
 
 MAX_U64 = 2**64 - 1
 MAX_DEPTH = 32
 """Deepest nesting of a plan or of evidence."""
+_SCALARS = (str, int)
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
 
 
@@ -66,3 +82,29 @@ def nesting(value: object, what: str, depth: int = 0) -> None:
     elif isinstance(value, list):
         for item in value:
             nesting(item, what, depth + 1)
+
+
+def plain(value: object, what: str, depth: int = 0) -> JsonValue:
+    """Return a private copy of a value that will come back from JSON as the same value, and refuse any other.
+
+    Allowed are null, booleans, integers, strings, lists and objects with string names, to a depth of 32.
+    """
+    if depth > MAX_DEPTH:
+        raise RecordError(f"{what} is nested deeper than {MAX_DEPTH} levels")
+    if value is None or isinstance(value, _SCALARS):
+        return value
+    if isinstance(value, list):
+        return [plain(item, what, depth + 1) for item in value]
+    if isinstance(value, Mapping):
+        return plain_members(value, what, depth)
+    raise RecordError(f"{what} holds a {type(value).__name__}, which JSON cannot carry exactly")
+
+
+def plain_members(value: Mapping[Any, object], what: str, depth: int = 0) -> dict[str, JsonValue]:
+    """As :func:`plain`, of an object."""
+    members: dict[str, JsonValue] = {}
+    for name, item in value.items():
+        if not isinstance(name, str):
+            raise RecordError(f"{what} has a member name that is not a string")
+        members[name] = plain(item, what, depth + 1)
+    return members

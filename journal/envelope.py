@@ -141,20 +141,26 @@ def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-_DECODER = json.JSONDecoder(
+_PLAIN = json.JSONDecoder()
+_STRICT = json.JSONDecoder(
     object_pairs_hook=_unique_members, parse_float=_refuse_number, parse_constant=_refuse_number
 )
 
 
-def parse_body(body: bytes, offset: int) -> dict[str, Any]:
+def parse_body(body: bytes, offset: int, *, thorough: bool = True) -> dict[str, Any]:
     """Parse a body as one JSON object with unique members and integers only, ended by one newline.
+
+    Args:
+        body: the bytes that the digest was checked over.
+        offset: where the body begins in its file.
+        thorough: also refuse repeated members and numbers that are no integers.
 
     Raises:
         RecordError: the offset is counted from the start of the file, where the body begins at ``offset``.
     """
     try:
         decoded = body.decode()
-        value, end = _DECODER.raw_decode(decoded)
+        value, end = (_STRICT if thorough else _PLAIN).raw_decode(decoded)
     except RecordError as error:
         raise RecordError(error.reason, offset=offset) from None
     except json.JSONDecodeError as error:

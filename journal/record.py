@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ticket_agent.journal import checks
@@ -19,8 +20,10 @@ from ticket_agent.journal.values import (
     HistoryEntry,
     ProviderResult,
     Record,
+    Retained,
     StagedResult,
     Uncertainty,
+    record_name,
 )
 
 if TYPE_CHECKING:
@@ -32,18 +35,44 @@ __all__ = [
     "HistoryEntry",
     "ProviderResult",
     "Record",
+    "Retained",
     "StagedResult",
     "Uncertainty",
     "bounded_evidence",
+    "decode_for_retention",
     "decode_record",
     "encode_record",
-    "seal_record",
+    "own_plan",
+    "own_result",
 ]
 
 # What an outcome can add to a record at most: evidence, message, staged line, history, note. A record is not
 # dispatched without this much room left, so that no outcome can turn out to be too large to be stored.
 OUTCOME_HEADROOM = 28_672
 _NOTE_ROOM = 1_024
+# A file no longer than this can pass neither bound.
+_SMALLEST_BOUND = min(MAX_PLAN_BYTES, MAX_EVIDENCE_BYTES)
+
+
+def own_plan(plan: Plan) -> Plan:
+    """Return a private copy of a plan, proven to come back from a record exactly.
+
+    Raises:
+        RecordError: it holds something that is not plain JSON.
+    """
+    return Plan(
+        before=checks.plain_members(plan.before, "plan.before"),
+        intent=checks.plain_members(plan.intent, "plan.intent"),
+    )
+
+
+def own_result(result: ProviderResult) -> ProviderResult:
+    """Return a private copy of a result, proven to come back from a record exactly.
+
+    Raises:
+        RecordError: its evidence holds something that is not plain JSON.
+    """
+    return replace(result, evidence=checks.plain_members(result.evidence, "result.evidence"))
 
 
 def bounded_evidence(evidence: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
@@ -52,11 +81,7 @@ def bounded_evidence(evidence: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     An outcome must never be lost because its evidence is too large or not plain JSON.
     """
     try:
-        checks.nesting(evidence, "evidence")
-        members = dict(evidence)
-        data = seal(Kind.RECORD, members)
-        if parse_body(*open_envelope(Kind.RECORD, data)) != members:
-            return {"evidence_dropped": "it is not plain JSON"}
+        members = checks.plain_members(evidence, "evidence")
         _bounded_size(members, "evidence", MAX_EVIDENCE_BYTES)
     except RecordError as error:
         return {"evidence_dropped": error.reason}
@@ -70,14 +95,6 @@ def encode_record(record: Record) -> bytes:
         RecordError: a value in it is not plain JSON, or a size limit is passed. Before an outcome is known,
             the record must leave room for the largest one.
     """
-    return seal_record(record)[0]
-
-
-def seal_record(record: Record) -> tuple[bytes, Record]:
-    """As :func:`encode_record`; also return the record as it will be read back.
-
-    That one shares nothing mutable with the caller.
-    """
     body: dict[str, Any] = {
         "key": record.key,
         "family": record.family,
@@ -87,14 +104,14 @@ def seal_record(record: Record) -> tuple[bytes, Record]:
         "request": _request_text(record.request),
     }
     if record.plan is not None:
-        body["plan"] = _plan_members(record.plan)
+        body["plan"] = _plan_members(own_plan(record.plan))
     if record.uncertain is not None:
         body["uncertain"] = {
             "since_unix_ms": record.uncertain.since_unix_ms,
             "detail": record.uncertain.detail,
         }
     if record.result is not None:
-        body["result"] = _result_members(record.result)
+        body["result"] = _result_members(own_result(record.result))
     if record.staged is not None:
         body["staged"] = {"path": record.staged.path, "line": record.staged.line}
     if record.withdrawn is not None:
@@ -111,10 +128,9 @@ def seal_record(record: Record) -> tuple[bytes, Record]:
         raise RecordError(
             f"the record would have {len(data)} bytes, and at most {limit} are allowed when {record.state}"
         )
-    back = decode_record(data)
-    if back != record:
-        raise RecordError("plan or evidence is not plain JSON: it would be read back as something else")
-    return data, back
+    if len(data) > _SMALLEST_BOUND:
+        _check_sizes(record)
+    return data
 
 
 def _request_text(request: bytes) -> str:
@@ -125,7 +141,7 @@ def _request_text(request: bytes) -> str:
 
 
 def _plan_members(plan: Plan) -> dict[str, Any]:
-    return {"before": dict(plan.before), "intent": dict(plan.intent)}
+    return {"before": plan.before, "intent": plan.intent}
 
 
 def _result_members(result: ProviderResult) -> dict[str, Any]:
@@ -133,7 +149,7 @@ def _result_members(result: ProviderResult) -> dict[str, Any]:
         "outcome": result.outcome,
         "message": result.message,
         "reconciled": result.reconciled,
-        "evidence": dict(result.evidence),
+        "evidence": result.evidence,
     }
 
 
@@ -147,24 +163,59 @@ def decode_record(data: bytes, *, name: str | None = None) -> Record:
     Raises:
         RecordError: reason and byte offset; nothing else is raised, whatever the bytes.
     """
+    members, offset = _parse(data)
+    try:
+        record = _record_of(members)
+        _check_bounds(record, data)
+    except RecordError as error:
+        raise RecordError(error.reason, offset=offset) from None
+    _require_name(name, record, offset)
+    return record
+
+
+def decode_for_retention(data: bytes, *, name: str, thorough: bool = False) -> Record | Retained:
+    """As :func:`decode_record`, but sum a terminal record up.
+
+    There are thousands of terminal records at every start, and nothing is executed or published for them.
+    Digest, JSON, identity, file name and end are checked; the rest of the body is checked here only if
+    ``thorough``, else by whoever looks it up.
+
+    Raises:
+        RecordError: reason and byte offset.
+    """
+    members, offset = _parse(data, thorough=False)
+    if thorough or members.get("state") != State.TERMINAL:
+        record = decode_record(data, name=name)
+        return Retained.of(record, data) if record.terminal else record
+    try:
+        retained = _retained_of(members, data)
+    except RecordError as error:
+        raise RecordError(error.reason, offset=offset) from None
+    _require_name(name, retained, offset)
+    return retained
+
+
+def _parse(data: bytes, *, thorough: bool = True) -> tuple[dict[str, Any], int]:
     if len(data) > MAX_RECORD_BYTES:
         raise RecordError(f"the file is longer than {MAX_RECORD_BYTES} bytes", offset=MAX_RECORD_BYTES)
     body, offset = open_envelope(Kind.RECORD, data)
-    members = parse_body(body, offset)
-    try:
-        record = _record_of(members)
-        if len(body) > min(MAX_PLAN_BYTES, MAX_EVIDENCE_BYTES):
-            _check_sizes(record)
-        # A value nested so deep has at least so many brackets; most records need no closer look.
-        if body.count(b"{") + body.count(b"[") > checks.MAX_DEPTH:
-            _check_nesting(record)
-    except RecordError as error:
-        raise RecordError(error.reason, offset=offset) from None
-    if name is not None and name != record.name:
+    return parse_body(body, offset, thorough=thorough), offset
+
+
+def _check_bounds(record: Record, data: bytes) -> None:
+    if len(data) > _SMALLEST_BOUND:
+        _check_sizes(record)
+    # A value nested so deep has at least so many brackets; most records need no closer look.
+    if data.count(b"{") + data.count(b"[") > checks.MAX_DEPTH:
+        _check_nesting(record)
+
+
+def _require_name(name: str | None, found: Record | Retained, offset: int) -> None:
+    right = record_name(found.sequence, found.key)
+    if name is not None and name != right:
         raise RecordError(
-            f"the file's name should be {record.name} after the record's sequence and key", offset=offset
+            f"the file's name should be {right} after the record's sequence and key", offset=offset
         )
-    return record
 
 
 _REQUIRED = frozenset({"key", "family", "epoch", "sequence", "state", "request", "history"})
@@ -177,11 +228,33 @@ _STAGED = frozenset({"path", "line"})
 _STATES = {state.value: state for state in State}
 
 
-def _record_of(members: dict[str, Any]) -> Record:
+def _retained_of(members: dict[str, Any], data: bytes) -> Retained:
+    _check_members(members)
+    history = members["history"]
+    if not isinstance(history, list) or not history:
+        raise RecordError("history must be a list that is not empty")
+    last = _entry(history[-1])
+    if last.state is not State.TERMINAL:
+        raise RecordError(f"history ends with {last.state}, but the state is {State.TERMINAL}")
+    return Retained(
+        key=members["key"],
+        family=members["family"],
+        epoch=members["epoch"],
+        sequence=members["sequence"],
+        changed_unix_ms=last.unix_ms,
+        data=data,
+    )
+
+
+def _check_members(members: dict[str, Any]) -> None:
     if not _REQUIRED <= members.keys() <= _ALLOWED:
         raise RecordError(
             _members_reason("the record", _REQUIRED - members.keys(), members.keys() - _ALLOWED)
         )
+
+
+def _record_of(members: dict[str, Any]) -> Record:
+    _check_members(members)
     request = members["request"]
     checks.text(request, "request", MAX_REQUEST_BYTES)
     history = members["history"]
@@ -276,7 +349,10 @@ def _check_sizes(record: Record) -> None:
 
 
 def _bounded_size(value: Mapping[str, Any], what: str, limit: int) -> None:
-    size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+    try:
+        size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+    except ValueError as error:
+        raise RecordError(f"{what} cannot be written as JSON: {error}") from None
     if size > limit:
         raise RecordError(f"{what} has {size} bytes as JSON, and at most {limit} are allowed")
 

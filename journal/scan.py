@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from ticket_agent.journal.atomic import is_temporary
 from ticket_agent.journal.errors import RecordError
-from ticket_agent.journal.record import decode_record
+from ticket_agent.journal.record import decode_for_retention
 from ticket_agent.journal.table import RecordTable
 from ticket_agent.journal.values import MAX_RECORD_BYTES, parse_record_name
 
 if TYPE_CHECKING:
     from ticket_agent.journal.fs import Fs
-    from ticket_agent.journal.record import Record
+    from ticket_agent.journal.record import Record, Retained
 
 __all__ = ["Quarantined", "Scan", "describe_read_error", "scan_records"]
 
@@ -52,8 +52,9 @@ def scan_records(fs: Fs, ops_fd: int, *, changing: bool = False) -> Scan:
     Args:
         fs: where to read.
         ops_fd: the directory, open.
-        changing: a live owner may replace or retire records meanwhile, so a file that is gone is no finding,
-            and an invalid one is read a second time.
+        changing: the reader is not the owner. A live owner may replace or retire records meanwhile, so a file
+            that is gone is no finding, and an invalid one is read a second time. Terminal records are checked
+            in full, because they are what such a reader wants to see.
 
     Raises:
         OSError: the directory cannot be listed.
@@ -70,32 +71,31 @@ def scan_records(fs: Fs, ops_fd: int, *, changing: bool = False) -> Scan:
         if isinstance(found, Quarantined):
             scan.quarantined.append(found)
         else:
-            _take(scan, *found, doubled)
+            _take(scan, found, doubled)
     return scan
 
 
-def _take(scan: Scan, record: Record, data: bytes, doubled: set[str]) -> None:
-    if record.key not in scan.records and record.key not in doubled:
-        scan.records.put(record, data)
+def _take(scan: Scan, found: Record | Retained, doubled: set[str]) -> None:
+    if found.key not in scan.records and found.key not in doubled:
+        scan.records.take(found)
         return
     # Nothing tells which file is the operation's history, so none of them is trusted.
-    doubled.add(record.key)
-    both = [scan.records[record.key], record] if record.key in scan.records else [record]
-    scan.records.drop(record.key)
-    for each in both:
-        scan.quarantined.append(
-            Quarantined(
-                name=each.name,
-                reason="another file holds the same key; remove the one that does not belong here",
-                offset=0,
-                sequence=each.sequence,
+    doubled.add(found.key)
+    for entry in (scan.records.drop(found.key), found):
+        if entry is not None:
+            scan.quarantined.append(
+                Quarantined(
+                    name=entry.name,
+                    reason="another file holds the same key; remove the one that does not belong here",
+                    offset=0,
+                    sequence=entry.sequence,
+                )
             )
-        )
 
 
-def _read(fs: Fs, ops_fd: int, name: str, *, changing: bool) -> tuple[Record, bytes] | Quarantined | None:
+def _read(fs: Fs, ops_fd: int, name: str, *, changing: bool) -> Record | Retained | Quarantined | None:
     attempts = 2 if changing else 1
-    found: tuple[Record, bytes] | Quarantined | None = None
+    found: Record | Retained | Quarantined | None = None
     for _ in range(attempts):
         found = _read_once(fs, ops_fd, name, changing=changing)
         if not isinstance(found, Quarantined):
@@ -103,9 +103,7 @@ def _read(fs: Fs, ops_fd: int, name: str, *, changing: bool) -> tuple[Record, by
     return found
 
 
-def _read_once(
-    fs: Fs, ops_fd: int, name: str, *, changing: bool
-) -> tuple[Record, bytes] | Quarantined | None:
+def _read_once(fs: Fs, ops_fd: int, name: str, *, changing: bool) -> Record | Retained | Quarantined | None:
     parsed = parse_record_name(name)
     if parsed is None:
         return Quarantined(
@@ -113,7 +111,7 @@ def _read_once(
         )
     try:
         data = fs.read(ops_fd, name, MAX_RECORD_BYTES)
-        return decode_record(data, name=name), data
+        return decode_for_retention(data, name=name, thorough=changing)
     except RecordError as error:
         return Quarantined(name=name, reason=error.reason, offset=error.offset, sequence=parsed[0])
     except FileNotFoundError:

@@ -30,7 +30,15 @@ from ticket_agent.journal.errors import (
 from ticket_agent.journal.fence import Fence
 from ticket_agent.journal.fs import RealFs
 from ticket_agent.journal.outcome import bounded_detail
-from ticket_agent.journal.record import HistoryEntry, Record, Uncertainty, seal_record
+from ticket_agent.journal.record import (
+    HistoryEntry,
+    Record,
+    Retained,
+    Uncertainty,
+    encode_record,
+    own_plan,
+    own_result,
+)
 from ticket_agent.journal.scan import Quarantined, scan_records
 from ticket_agent.journal.space import Limits
 from ticket_agent.journal.state_dir import CURSOR, StateDir, create_state_dir
@@ -45,7 +53,6 @@ if TYPE_CHECKING:
     from ticket_agent.journal.fs import Fs
     from ticket_agent.journal.outcome import Plan
     from ticket_agent.journal.record import ProviderResult, StagedResult
-    from ticket_agent.journal.table import Retained
 
 __all__ = ["JournalStore", "Limits"]
 
@@ -287,11 +294,11 @@ class JournalStore:
         """
         self._writer.require_clean()
         before, state, history = self._step(key, Event.DISPATCH)
-        after = replace(before, state=state, history=history, plan=plan)
-        sealed = seal_record(after)
+        after = replace(before, state=state, history=history, plan=own_plan(plan))
+        data = encode_record(after)
         self._writer.require_free()
         self._writer.hold_reserve(len(self._executing) + 1)
-        return self._write(*sealed, before=before)
+        return self._write(after, data, before=before)
 
     def note_uncertain(self, key: str, detail: str) -> Record:
         """Note that the effect's end is not known at present; the first note's time stays.
@@ -383,8 +390,11 @@ class JournalStore:
         keys = self._archivable(chosen)
         self._archive([self._records.data_of(key) for key in keys.values()])
         before = len(self._records)
-        self._writer.remove(self._dirs.ops, list(keys), lambda name: self._records.drop(keys[name]))
+        self._writer.remove(self._dirs.ops, list(keys), lambda name: self._forget(keys[name]))
         return before - len(self._records)
+
+    def _forget(self, key: str) -> None:
+        self._records.drop(key)
 
     def _archivable(self, chosen: list[Retained]) -> dict[str, str]:
         keys: dict[str, str] = {}
@@ -423,7 +433,8 @@ class JournalStore:
     def _persist(self, key: str, event: Event, result: ProviderResult, staged: StagedResult) -> Record:
         before, state, history = self._step(key, event)
         return self._commit(
-            replace(before, state=state, history=history, result=result, staged=staged), before=before
+            replace(before, state=state, history=history, result=own_result(result), staged=staged),
+            before=before,
         )
 
     def _step(self, key: str, event: Event) -> tuple[Record, State, tuple[HistoryEntry, ...]]:
@@ -435,24 +446,24 @@ class JournalStore:
         return record, state, (*record.history, self._entry(state))
 
     def _commit(self, after: Record, *, before: Record | None) -> Record:
-        return self._write(*seal_record(after), before=before)
+        return self._write(after, encode_record(after), before=before)
 
-    def _write(self, data: bytes, kept: Record, *, before: Record | None) -> Record:
+    def _write(self, after: Record, data: bytes, *, before: Record | None) -> Record:
         # An operation that was never dispatched loses nothing on a full disk: its decision can be taken
         # again.
         outcome = before is not None and before.state is not State.PREPARED
         self._writer.put(
             self._dirs.ops,
-            kept.name,
+            after.name,
             data,
-            lambda: self._keep(kept, data),
+            lambda: self._keep(after, data),
             new=before is None,
             outcome=outcome,
         )
-        return kept
+        return after
 
     def _keep(self, record: Record, data: bytes) -> None:
-        self._records.put(record, data)
+        self._records.take(Retained.of(record, data) if record.terminal else record)
         self._follow(record)
 
     def _follow(self, record: Record) -> None:

@@ -7,11 +7,10 @@ checked when they were read or written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from sys import intern
 from typing import TYPE_CHECKING
 
-from ticket_agent.journal.record import Record, decode_record
+from ticket_agent.journal.errors import QuarantinedRecordError, RecordError
+from ticket_agent.journal.record import Record, Retained, decode_record
 
 if TYPE_CHECKING:
     from collections.abc import ValuesView
@@ -19,44 +18,29 @@ if TYPE_CHECKING:
 __all__ = ["RecordTable", "Retained"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retained:
-    """A terminal record: what retention needs to know, and the file's bytes."""
-
-    key: str
-    family: str
-    epoch: int
-    sequence: int
-    changed_unix_ms: int
-    data: bytes
-
-
 class RecordTable(Mapping[str, Record]):
-    """Records by key. Looking up a terminal one decodes it afresh."""
+    """Records by key. Looking up a terminal one decodes it afresh.
+
+    Raises:
+        QuarantinedRecordError: at a look-up, when a terminal record of another hand has a right digest and a
+            body that no transition could have produced.
+    """
 
     def __init__(self) -> None:
         self._open: dict[str, Record] = {}
         self._retained: dict[str, Retained] = {}
 
-    def put(self, record: Record, data: bytes) -> None:
-        """Take over a record and the bytes it was decoded from."""
-        if record.terminal:
-            self._open.pop(record.key, None)
-            self._retained[record.key] = Retained(
-                key=record.key,
-                family=intern(record.family),
-                epoch=record.epoch,
-                sequence=record.sequence,
-                changed_unix_ms=record.changed_unix_ms,
-                data=data,
-            )
+    def take(self, found: Record | Retained) -> None:
+        """Take over an operation, in place of what was known of it."""
+        if isinstance(found, Retained):
+            self._open.pop(found.key, None)
+            self._retained[found.key] = found
         else:
-            self._open[record.key] = record
+            self._open[found.key] = found
 
-    def drop(self, key: str) -> None:
-        """Forget a record, if it is there."""
-        self._open.pop(key, None)
-        self._retained.pop(key, None)
+    def drop(self, key: str) -> Record | Retained | None:
+        """Forget an operation and return what was known of it, if anything."""
+        return self._open.pop(key, None) or self._retained.pop(key, None)
 
     def data_of(self, key: str) -> bytes:
         """The file's bytes of a terminal record; KeyError for any other key."""
@@ -79,7 +63,15 @@ class RecordTable(Mapping[str, Record]):
 
     def __getitem__(self, key: str) -> Record:
         record = self._open.get(key)
-        return decode_record(self._retained[key].data) if record is None else record
+        if record is not None:
+            return record
+        retained = self._retained[key]
+        try:
+            return decode_record(retained.data)
+        except RecordError as error:
+            raise QuarantinedRecordError(
+                f"{retained.name} has a right digest and a wrong body: {error}"
+            ) from error
 
     def __contains__(self, key: object) -> bool:
         return key in self._open or key in self._retained

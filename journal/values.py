@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from ticket_agent.journal import checks
 from ticket_agent.journal.errors import RecordError
@@ -32,6 +32,7 @@ __all__ = [
     "OutcomeName",
     "ProviderResult",
     "Record",
+    "Retained",
     "StagedResult",
     "Uncertainty",
     "key_digest",
@@ -215,6 +216,41 @@ class Record:
     def changed_unix_ms(self) -> int:
         """Wall-clock time at which the present state was reached."""
         return self.history[-1].unix_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retained:
+    """A terminal record summed up: its identity, when it ended, and its file's bytes."""
+
+    key: str
+    family: str
+    epoch: int
+    sequence: int
+    changed_unix_ms: int
+    data: bytes
+
+    def __post_init__(self) -> None:
+        checks.line(self.key, "key", MAX_KEY_BYTES)
+        checks.line(self.family, "family", MAX_NAME_BYTES)
+        checks.integer(self.epoch, "epoch", 1, checks.MAX_U64)
+        checks.integer(self.sequence, "sequence", 1, checks.MAX_U64)
+
+    @classmethod
+    def of(cls, record: Record, data: bytes) -> Self:
+        """Sum a terminal record up."""
+        return cls(
+            key=record.key,
+            family=record.family,
+            epoch=record.epoch,
+            sequence=record.sequence,
+            changed_unix_ms=record.changed_unix_ms,
+            data=data,
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the record's file."""
+        return record_name(self.sequence, self.key)
 
 
 def key_digest(key: str) -> str:

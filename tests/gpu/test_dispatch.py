@@ -76,3 +76,11 @@ def test_epochs_are_compared_by_what_is_known() -> None:
     life[0] = 5
     assert not desk.same_epoch(origin)
     assert dispatcher(LeaseHive()).same_epoch(Origin(instance="now", session=1, epoch=None))
+
+
+def test_a_write_meant_for_an_earlier_session_is_not_sent() -> None:
+    hive = LeaseHive(session=3)
+    desk = dispatcher(hive)
+    with pytest.raises(HiveUnreachableError, match="session 2 is over"):
+        desk.append(LEASE_CTL, LINE, session=2)
+    assert hive.writes == []

@@ -1,23 +1,28 @@
 """Every state that a power cut can legally leave behind, and what recovery makes of it.
 
-The model: a file's data is durable at its fsync, and before that its new part may be missing, half there, whole, or
-zeros of full length. Names are durable at the directory's fsync, and before that any prefix of the changes since
-(``ordered``) or any subset of them (``posix``) may be there.
+The model: a file's data is durable at its fsync, and before that its new part may be missing, half there,
+whole, or zeros of full length. Names are durable at the directory's fsync, and before that any prefix of the
+changes since (``ordered``) or any subset of them (``posix``) may be there.
 
-The same enumeration must find violations as soon as one of the two fsyncs is left out; otherwise it proves nothing.
+The same enumeration must find violations as soon as one of the two fsyncs is left out; otherwise it proves
+nothing.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from journal_support import KEY, ORDER, MemoryFs, Op, RecordingFs, open_store, resume, steps
+
 from ticket_agent.journal.scan import scan_records
 from ticket_agent.journal.transitions import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 Files = dict[str, bytes]
 Change = tuple[str, str, int]
@@ -144,7 +149,9 @@ def test_no_crash_state_loses_or_tears_anything(tmp_path: Path, mode: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("lose", "expected"), [("fsync", "torn"), ("fsync_dir", "lost after its effect")], ids=["no-fsync", "no-fsync-dir"]
+    ("lose", "expected"),
+    [("fsync", "torn"), ("fsync_dir", "lost after its effect")],
+    ids=["no-fsync", "no-fsync-dir"],
 )
 def test_the_enumeration_finds_a_missing_fsync(tmp_path: Path, lose: str, expected: str) -> None:
     states = crash_states(record_life(tmp_path, lose=lose), "ordered")
@@ -153,7 +160,9 @@ def test_the_enumeration_finds_a_missing_fsync(tmp_path: Path, lose: str, expect
 
 
 def test_a_real_start_recovers_from_every_crash_state(tmp_path: Path) -> None:
-    states = sorted(crash_states(record_life(tmp_path / "log"), "ordered"), key=lambda state: (state.begun, state.files))
+    states = sorted(
+        crash_states(record_life(tmp_path / "log"), "ordered"), key=lambda state: (state.begun, state.files)
+    )
     for number, state in enumerate(states):
         path = tmp_path / f"cut{number}"
         open_store(path).close()

@@ -1,19 +1,25 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from journal_support import BOOT_ID, KEY, Clock, open_store, walk
+
+from ticket_agent.journal import atomic, errors
 from ticket_agent.journal.errors import FenceHeldError, JournalError, StateDirError
 from ticket_agent.journal.fence import Fence, FenceOwner, fence_owner
 from ticket_agent.journal.fs import RealFs
 from ticket_agent.journal.view import read_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,7 +73,9 @@ def test_a_second_process_is_refused_at_once_and_told_the_owner(tmp_path: Path) 
         assert owner_of(tmp_path) is None
         with open_store(tmp_path) as store:
             walk(store)
-            assert owner_of(tmp_path) == FenceOwner(pid=os.getpid(), boot_id=BOOT_ID, started_unix_ms=Clock()())
+            assert owner_of(tmp_path) == FenceOwner(
+                pid=os.getpid(), boot_id=BOOT_ID, started_unix_ms=Clock()()
+            )
 
 
 def test_removing_the_lock_file_does_not_let_a_second_owner_in(tmp_path: Path) -> None:
@@ -97,7 +105,9 @@ def test_a_lock_file_that_was_replaced_while_it_was_locked_is_not_trusted(tmp_pa
     try:
         fence = Fence.acquire(fs, root, boot_id=BOOT_ID, now_unix_ms=7)
         assert fs.opened == 2
-        assert (tmp_path / "agent.lock").read_text() == f"pid={os.getpid()} boot_id={BOOT_ID} started_unix_ms=7\n"
+        assert (
+            tmp_path / "agent.lock"
+        ).read_text() == f"pid={os.getpid()} boot_id={BOOT_ID} started_unix_ms=7\n"
         fence.release()
         fence.release()
     finally:
@@ -105,8 +115,6 @@ def test_a_lock_file_that_was_replaced_while_it_was_locked_is_not_trusted(tmp_pa
 
 
 def test_a_reader_that_looks_at_the_same_moment_is_not_taken_for_an_owner(tmp_path: Path) -> None:
-    import fcntl
-
     root = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     reader = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -159,8 +167,6 @@ def test_the_content_of_the_lock_file_decides_nothing(tmp_path: Path, content: b
 
 
 def test_every_error_of_the_journal_has_its_own_code() -> None:
-    from ticket_agent.journal import atomic, errors
-
     classes = [getattr(errors, name) for name in errors.__all__]
     assert all(issubclass(found, JournalError) for found in classes)
     codes = [found.code for found in classes]

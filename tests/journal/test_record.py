@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal_support import BOOT_ID, KEY, PLAN, REQUEST, RESULT, STAGED, VERSION
+
 from ticket_agent.journal.errors import RecordError
 from ticket_agent.journal.outcome import JsonValue, Plan
 from ticket_agent.journal.record import (
@@ -189,7 +190,9 @@ def test_damage_is_named_with_its_place(case: str) -> None:
 def changed(**changes: Any) -> bytes:
     members = json.loads(BODY)
     members.update(changes)
-    return sealed(json.dumps({name: value for name, value in members.items() if value != "ABSENT"}).encode() + b"\n")
+    return sealed(
+        json.dumps({name: value for name, value in members.items() if value != "ABSENT"}).encode() + b"\n"
+    )
 
 
 FULL = json.loads(BODY)
@@ -302,7 +305,18 @@ def test_names_are_twenty_digits_and_sixteen_hex() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [1.5, (1, 2), {1: 2}, {"a": {2: 3}}, b"x", {"a"}, float("nan"), "\ud800", json.loads("[" * 33 + "]" * 33), 10**5_000],
+    [
+        1.5,
+        (1, 2),
+        {1: 2},
+        {"a": {2: 3}},
+        b"x",
+        {"a"},
+        float("nan"),
+        "\ud800",
+        json.loads("[" * 33 + "]" * 33),
+        10**5_000,
+    ],
     ids=lambda value: str(type(value).__name__),
 )
 def test_what_json_would_not_bring_back_is_refused(value: Any) -> None:
@@ -335,7 +349,8 @@ def test_what_is_dispatched_leaves_room_for_the_largest_outcome() -> None:
         noted,
         state=State.TERMINAL,
         history=tuple(
-            HistoryEntry(state=state, unix_ms=2**63 - 1, boot_id='"' * 64, agent='"' * 64) for state in PATHS[7]
+            HistoryEntry(state=state, unix_ms=2**63 - 1, boot_id='"' * 64, agent='"' * 64)
+            for state in PATHS[7]
         ),
         result=result,
         staged=StagedResult(path="/" + '"' * 255, line='"' * 2_048),

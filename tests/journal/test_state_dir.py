@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from journal_support import RecordingFs, open_store, walk
+
 from ticket_agent.journal.errors import JournalIoError, StateDirError
 from ticket_agent.journal.gaps import acknowledge_gap
 from ticket_agent.journal.view import read_journal, verify

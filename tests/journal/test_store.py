@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -29,7 +27,10 @@ from journal_support import (
     steps,
     walk,
 )
+
+from ticket_agent.journal import atomic
 from ticket_agent.journal.cursor import Cursor, EpochMark
+from ticket_agent.journal.envelope import Kind, seal
 from ticket_agent.journal.errors import (
     CursorError,
     IllegalTransitionError,
@@ -45,6 +46,10 @@ from ticket_agent.journal.space import Limits
 from ticket_agent.journal.store import JournalStore
 from ticket_agent.journal.transitions import TRANSITIONS, Event, State
 from ticket_agent.journal.values import record_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 def test_an_ordinary_life_is_durable_after_every_step(tmp_path: Path) -> None:
@@ -107,7 +112,15 @@ def test_the_files_are_private(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     paths = [tmp_path / "a", *(tmp_path / "a").rglob("*")]
-    assert {path.name for path in paths} >= {"b", "ops", "gaps", "archive", "agent.lock", "reserve", "cursor.json"}
+    assert {path.name for path in paths} >= {
+        "b",
+        "ops",
+        "gaps",
+        "archive",
+        "agent.lock",
+        "reserve",
+        "cursor.json",
+    }
     for path in paths:
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
@@ -131,7 +144,9 @@ def test_prepare_again_is_the_same_operation_without_a_write(tmp_path: Path) -> 
     ids=lambda change: str(next(iter(change))),
 )
 @pytest.mark.parametrize("state", [State.PREPARED, State.TERMINAL])
-def test_a_key_is_never_used_for_another_request(tmp_path: Path, change: dict[str, Any], state: State) -> None:
+def test_a_key_is_never_used_for_another_request(
+    tmp_path: Path, change: dict[str, Any], state: State
+) -> None:
     members: dict[str, Any] = {"key": KEY, "family": FAMILY, "epoch": 1, "sequence": 1, "request": REQUEST}
     with open_store(tmp_path) as store:
         known = walk(store, upto=state)
@@ -232,8 +247,12 @@ def test_a_wrong_clock_does_not_keep_an_outcome_from_being_stored(tmp_path: Path
         assert store.settle(KEY, RESULT, STAGED).history[-1].unix_ms == 0
 
 
-@pytest.mark.parametrize(("boot_id", "version"), [("", "1"), ("a b", "1"), (" a", "1"), ("a", ""), ("a", "x" * 65), ("a\n", "1")])
-def test_what_could_not_stand_in_a_record_is_refused_at_the_start(tmp_path: Path, boot_id: str, version: str) -> None:
+@pytest.mark.parametrize(
+    ("boot_id", "version"), [("", "1"), ("a b", "1"), (" a", "1"), ("a", ""), ("a", "x" * 65), ("a\n", "1")]
+)
+def test_what_could_not_stand_in_a_record_is_refused_at_the_start(
+    tmp_path: Path, boot_id: str, version: str
+) -> None:
     with pytest.raises(RecordError):
         JournalStore.open(tmp_path, clock=Clock(), boot_id=boot_id, agent_version=version)
 
@@ -265,7 +284,11 @@ def test_after_close_nothing_is_written(tmp_path: Path) -> None:
     prepare(store)
     store.close()
     store.close()
-    for refused in (lambda: store.dispatch(KEY, PLAN), lambda: prepare(store, "b", 2), lambda: store.save_cursor(Cursor())):
+    for refused in (
+        lambda: store.dispatch(KEY, PLAN),
+        lambda: prepare(store, "b", 2),
+        lambda: store.save_cursor(Cursor()),
+    ):
         with pytest.raises(JournalPoisonedError, match="closed"):
             refused()
     with open_store(tmp_path) as store:
@@ -294,14 +317,12 @@ def test_stale_temporaries_of_any_kind_disturb_nobody(tmp_path: Path) -> None:
         assert store.records[KEY].state is State.EXECUTING
         assert record_file(tmp_path).read_bytes() == executing
         assert store.quarantined == ()
-        left = [path for path in tmp_path.rglob(".*.tmp")]
+        left = list(tmp_path.rglob(".*.tmp"))
         assert left == [ops / ".dir.tmp"]
         walk(store, "other", 2)
 
 
 def test_a_taken_temporary_name_is_not_an_obstacle(tmp_path: Path) -> None:
-    from ticket_agent.journal import atomic
-
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     with open_store(tmp_path / "s") as store:
@@ -395,8 +416,6 @@ def test_two_files_of_one_key_are_both_quarantined(tmp_path: Path) -> None:
         walk(store)
     first = record_file(tmp_path)
     members = json.loads(first.read_bytes().split(b"\n", 1)[1])
-    from ticket_agent.journal.envelope import Kind, seal
-
     for sequence in (2, 3):
         members["sequence"] = sequence
         (tmp_path / "ops" / record_name(sequence, KEY)).write_bytes(seal(Kind.RECORD, members))
@@ -415,7 +434,7 @@ def test_a_file_that_appears_after_the_start_is_not_overwritten(tmp_path: Path) 
             prepare(store)
         assert file.read_bytes() == b"restored from a backup"
         assert store.poisoned is None
-        assert [path for path in (tmp_path / "ops").iterdir()] == [file]
+        assert list((tmp_path / "ops").iterdir()) == [file]
         walk(store, "other", 2)
 
 
@@ -473,7 +492,9 @@ def test_the_cursor_comes_back_and_never_moves_back(tmp_path: Path) -> None:
         assert store.poisoned is None
 
 
-@pytest.mark.parametrize("content", [b"", bytes(300), b"{}", b"symlink"], ids=["empty", "zeros", "json", "symlink"])
+@pytest.mark.parametrize(
+    "content", [b"", bytes(300), b"{}", b"symlink"], ids=["empty", "zeros", "json", "symlink"]
+)
 def test_a_bad_cursor_is_kept_and_reported(tmp_path: Path, content: bytes) -> None:
     with open_store(tmp_path) as store:
         walk(store)
@@ -502,9 +523,9 @@ def test_any_course_of_events_reads_back_the_same(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("course")
-    fence = 0
     for _ in range(data.draw(st.integers(1, 3))):
         with open_store(path) as store:
+            fence = store.completed_through(FAMILY, 1)
             for _ in range(data.draw(st.integers(1, 8))):
                 number = data.draw(st.integers(1, 3))
                 key = f"k{number}"
@@ -523,8 +544,9 @@ def test_any_course_of_events_reads_back_the_same(
         with open_store(path) as store:
             assert dict(store.records) == left
             assert store.quarantined == ()
-            assert store.completed_through(FAMILY, 1) >= fence
-            assert [r.key for r in store.open_records()] == sorted(k for k, r in left.items() if not r.terminal)
+            assert [r.key for r in store.open_records()] == sorted(
+                k for k, r in left.items() if not r.terminal
+            )
 
 
 def apply(store: JournalStore, key: str, event: Event) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+
 from ticket_agent.journal.errors import IllegalTransitionError
 from ticket_agent.journal.transitions import TRANSITIONS, Event, State, advance, follows
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ticket_agent.journal.fs import FreeSpace, RealFs
 from ticket_agent.journal.outcome import Plan
 from ticket_agent.journal.record import ProviderResult, Record, StagedResult
-from ticket_agent.journal.space import Limits
 from ticket_agent.journal.store import JournalStore
 from ticket_agent.journal.transitions import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ticket_agent.journal.space import Limits
 
 BOOT_ID = "2f1c7d0e-5a3b-4c77-9d10-7e8b6a5f4c3d"
 VERSION = "0.1.0"
@@ -23,7 +27,9 @@ REQUEST = b'{"schema":"host-ticket/v2","id":"ticket-v2","idempotency_key":"idem-
 PLAN = Plan(before={"lease": None, "seen": ["a", "b"]}, intent={"line": '{"op":"grant"}', "seq": 4})
 RESULT = ProviderResult(outcome="confirmed", message="committed", evidence={"seq": 5})
 REFUSAL = ProviderResult(outcome="rejected", message="no such GPU")
-STAGED = StagedResult(path="/host/tickets/status", line='{"schema":"host-ticket-result/v2","state":"succeeded"}')
+STAGED = StagedResult(
+    path="/host/tickets/status", line='{"schema":"host-ticket-result/v2","state":"succeeded"}'
+)
 ORDER = list(State)
 
 
@@ -49,7 +55,9 @@ def open_store(
     )
 
 
-def prepare(store: JournalStore, key: str = KEY, sequence: int = 1, epoch: int = 1, family: str = FAMILY) -> Record:
+def prepare(
+    store: JournalStore, key: str = KEY, sequence: int = 1, epoch: int = 1, family: str = FAMILY
+) -> Record:
     return store.prepare(key=key, family=family, epoch=epoch, sequence=sequence, request=REQUEST)
 
 
@@ -160,7 +168,7 @@ class RecordingFs(RealFs):
 
 
 def _folder(dir_fd: int) -> str:
-    return Path(os.readlink(f"/proc/self/fd/{dir_fd}")).name
+    return Path(f"/proc/self/fd/{dir_fd}").readlink().name
 
 
 class FailingFs(RealFs):

@@ -145,10 +145,12 @@ class LeaseHive:
             raise HiveRefusedError("TAIL", path, NOT_FOUND)
         return list(self.reservations.get(gpu_id, []))
 
-    def append(self, path: str, line: str) -> AppendAnswer:
+    def append(self, path: str, line: str, *, session: int | None = None) -> AppendAnswer:
         if self.answer == "down":
             self.attached = False
             raise HiveUnreachableError("no connection to the hive")
+        if session is not None and (not self.attached or session != self.session):
+            raise HiveUnreachableError(f"session {session} is over; nothing was sent")
         self._attach()
         self.writes.append((path, line))
         if self.answer == "refuse":

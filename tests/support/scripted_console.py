@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -106,11 +107,15 @@ class ScriptedConsole:
         return self
 
     def __exit__(self, exc_type: object, *rest: object) -> None:
+        if exc_type is not None:
+            # The test has failed already: wake a waiting accept, and let its own error be the one that shows.
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join(2 * PATIENCE_S)
         assert not self._thread.is_alive()
-        if self._error is not None:
-            raise self._error
         if exc_type is None:
+            if self._error is not None:
+                raise self._error
             assert self.connections == len(self._scripts), "the client connected less often than scripted"
 
     def _serve(self) -> None:

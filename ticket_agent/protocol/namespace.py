@@ -148,8 +148,16 @@ class Namespace(Protocol):
     def tail(self, path: str) -> list[str]:
         """The newest retained lines of a log-like node, oldest first."""
 
-    def append(self, path: str, line: str) -> AppendAnswer:
-        """Append one line (without its newline) in one command; sent at most once by this call."""
+    def append(self, path: str, line: str, *, session: int | None = None) -> AppendAnswer:
+        """Append one line (without its newline) in one command; sent at most once by this call.
+
+        Args:
+            path: absolute path of the node.
+            line: one line of ASCII.
+            session: send only in this session; if it is over, nothing is sent and
+                :class:`HiveUnreachableError` is raised. A hive that rebooted never gets what was meant for its
+                earlier life.
+        """
 
     def close(self) -> None:
         """End the session and release the console; the next operation would open a new one."""

@@ -120,19 +120,20 @@ def test_a_late_pong_is_dropped_wherever_it_comes() -> None:
 
 
 def test_close_waits_for_the_end_of_the_console() -> None:
-    order: list[str] = []
+    returned = threading.Event()
+    too_early: list[bool] = []
 
     def script(peer: Peer) -> None:
         peer.handshake()
         peer.quit()
-        order.append("the console saw the half-close")
+        too_early.append(returned.wait(0.1))
 
     with ScriptedConsole(script) as console:
         hive = namespace(console.port)
         hive.connect()
         hive.close()
-        order.append("close returned")
-    assert order == ["the console saw the half-close", "close returned"]
+        returned.set()
+    assert too_early == [False]
 
 
 def test_close_opens_the_way_for_a_new_session() -> None:
@@ -527,6 +528,35 @@ def test_a_connection_that_died_while_idle_costs_an_append_nothing() -> None:
         assert hive.session == 2
 
 
+def test_an_append_for_the_current_session_is_sent() -> None:
+    with ScriptedConsole(session(LS_GPU, (ECHO, ECHO_OK))) as console, namespace(console.port) as hive:
+        hive.ls("/gpu")
+        assert isinstance(hive.append(STATUS, RESULT, session=1), Acked)
+
+
+def test_an_append_for_a_session_that_died_while_idle_is_not_sent_in_another() -> None:
+    with ScriptedConsole(session(LS_GPU, end=hang_up)) as console, namespace(console.port) as hive:
+        hive.ls("/gpu")
+        assert hive._link is not None
+        assert select.select([hive._link._sock], [], [], 20)[0]
+        with pytest.raises(HiveUnreachableError, match="session 1 is over; nothing was sent"):
+            hive.append(STATUS, RESULT, session=1)
+        assert hive.session == 1
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 3])
+def test_an_append_for_another_session_is_not_sent(wrong: int) -> None:
+    scripts = [session(LS_GPU, end=hang_up), session(LS_GPU, (ECHO, ECHO_OK))]
+    with ScriptedConsole(*scripts) as console, namespace(console.port) as hive:
+        with pytest.raises(HiveUnreachableError, match="session 0 is over"):
+            hive.append(STATUS, RESULT, session=0)
+        for _ in range(2):
+            hive.ls("/gpu")
+        with pytest.raises(HiveUnreachableError, match=f"session {wrong} is over"):
+            hive.append(STATUS, RESULT, session=wrong)
+        assert isinstance(hive.append(STATUS, RESULT, session=2), Acked)
+
+
 def test_an_append_that_could_not_be_sent_raises() -> None:
     """The connection dies while idle and nobody listens any more: certain that nothing was sent."""
     with ScriptedConsole(session(LS_GPU, end=hang_up)) as console:
@@ -602,10 +632,10 @@ def test_work_ends_the_back_off() -> None:
     broken, works = session(("LS /gpu",), end=hang_up), session(LS_GPU, end=hang_up)
     with ScriptedConsole(broken, works, broken, works) as console, namespace(console.port, clock) as hive:
         assert hive.ls("/gpu") == ["bridge", "GPU-0"]
-        assert clock.sleeps == [0.2]
+        assert clock.sleeps == pytest.approx([0.2])
         with pytest.raises(HiveUnreachableError):
             hive.ls("/gpu")
-        assert clock.sleeps == [0.2]
+        assert clock.sleeps == pytest.approx([0.2])
         assert hive.ls("/gpu") == ["bridge", "GPU-0"]
         assert clock.sleeps == pytest.approx([0.2, 0.2])
 

@@ -101,15 +101,15 @@ class ConsoleNamespace:
         """
         return self._logical_lines(Command(Verb.TAIL, check_path(path)))
 
-    def append(self, path: str, line: str) -> AppendAnswer:
-        """Append one line in one command.
+    def append(self, path: str, line: str, *, session: int | None = None) -> AppendAnswer:
+        """Append one line in one command; with ``session``, only while that session lasts.
 
         Raises:
             HiveError: nothing was sent. Whatever happens later is an answer.
         """
         command = Command(Verb.ECHO, check_path(path), check_line(line))
         try:
-            outcome = self._exchange_once_sent(command)
+            outcome = self._exchange_once_sent(command, session)
         except LinkError as error:
             return Unknown(f"{self._peer}: the connection {error}; {_READ_BACK}")
         except FrameError as error:
@@ -201,18 +201,23 @@ class ConsoleNamespace:
         self.connect()
         return self._exchange(command)
 
-    def _exchange_once_sent(self, command: Command) -> Outcome:
-        self.connect()
+    def _exchange_once_sent(self, command: Command, session: int | None) -> Outcome:
+        self._connect_for(session)
         try:
             return self._exchange(command)
         except NothingSentError:
-            self.connect()
+            self._connect_for(session)
         try:
             return self._exchange(command)
         except NothingSentError as error:
             raise HiveUnreachableError(
                 f"{self._peer}: the connection {error}; nothing was sent, check that the hive is up"
             ) from error
+
+    def _connect_for(self, session: int | None) -> None:
+        if session is not None and (self._link is None or self._session != session):
+            raise HiveUnreachableError(f"{self._peer}: session {session} is over; nothing was sent")
+        self.connect()
 
     def _exchange(self, command: Command) -> Outcome:
         """Send one command and wait for its outcome; the session survives only an orderly one."""
