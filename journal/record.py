@@ -41,6 +41,7 @@ __all__ = [
     "bounded_evidence",
     "decode_for_retention",
     "decode_record",
+    "encode_owned",
     "encode_record",
     "own_plan",
     "own_result",
@@ -95,6 +96,18 @@ def encode_record(record: Record) -> bytes:
         RecordError: a value in it is not plain JSON, or a size limit is passed. Before an outcome is known,
             the record must leave room for the largest one.
     """
+    if record.plan is not None:
+        own_plan(record.plan)
+    if record.result is not None:
+        own_result(record.result)
+    return encode_owned(record)
+
+
+def encode_owned(record: Record) -> bytes:
+    """As :func:`encode_record`, but take plan and evidence for plain JSON.
+
+    They are, if they were read from a file or went through :func:`own_plan` and :func:`own_result`.
+    """
     body: dict[str, Any] = {
         "key": record.key,
         "family": record.family,
@@ -104,14 +117,14 @@ def encode_record(record: Record) -> bytes:
         "request": _request_text(record.request),
     }
     if record.plan is not None:
-        body["plan"] = _plan_members(own_plan(record.plan))
+        body["plan"] = _plan_members(record.plan)
     if record.uncertain is not None:
         body["uncertain"] = {
             "since_unix_ms": record.uncertain.since_unix_ms,
             "detail": record.uncertain.detail,
         }
     if record.result is not None:
-        body["result"] = _result_members(own_result(record.result))
+        body["result"] = _result_members(record.result)
     if record.staged is not None:
         body["staged"] = {"path": record.staged.path, "line": record.staged.line}
     if record.withdrawn is not None:

@@ -35,7 +35,7 @@ from ticket_agent.journal.record import (
     Record,
     Retained,
     Uncertainty,
-    encode_record,
+    encode_owned,
     own_plan,
     own_result,
 )
@@ -295,7 +295,7 @@ class JournalStore:
         self._writer.require_clean()
         before, state, history = self._step(key, Event.DISPATCH)
         after = replace(before, state=state, history=history, plan=own_plan(plan))
-        data = encode_record(after)
+        data = encode_owned(after)
         self._writer.require_free()
         self._writer.hold_reserve(len(self._executing) + 1)
         return self._write(after, data, before=before)
@@ -446,7 +446,7 @@ class JournalStore:
         return record, state, (*record.history, self._entry(state))
 
     def _commit(self, after: Record, *, before: Record | None) -> Record:
-        return self._write(after, encode_record(after), before=before)
+        return self._write(after, encode_owned(after), before=before)
 
     def _write(self, after: Record, data: bytes, *, before: Record | None) -> Record:
         # An operation that was never dispatched loses nothing on a full disk: its decision can be taken

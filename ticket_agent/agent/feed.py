@@ -9,11 +9,14 @@ from ticket_agent.protocol.namespace import HiveRefusedError, HiveUnreachableErr
 from ticket_agent.protocol.retention import Retention, parse_retention
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ticket_agent.protocol.paths import TicketPaths
 
 __all__ = ["Features", "Feed", "Look"]
+
+CALLERS_PERIOD_S = 0.2
+"""Shortest pause, in seconds, between two readings of the callers' log: root's own log carries the haste."""
 
 MAX_LOOKS = 5
 """Attempts to read a log between two equal retention readings before the pass gives up and comes again."""
@@ -45,9 +48,11 @@ class Look:
 class Feed:
     """Looks at the request logs of one hive; tells when nothing changed since the last look."""
 
-    def __init__(self, namespace: Namespace, paths: TicketPaths) -> None:
+    def __init__(self, namespace: Namespace, paths: TicketPaths, *, monotonic: Callable[[], float]) -> None:
         self._namespace = namespace
         self._paths = paths
+        self._monotonic = monotonic
+        self._callers_due = 0.0
         self._features: Features | None = None
         self._features_session = 0
         self._last: Look | None = None
@@ -99,15 +104,26 @@ class Feed:
         """Read what moved between two equal readings of the offsets; None when they moved meanwhile."""
         before = self._retention()
         last = self._last if self._last_session == self._namespace.session else None
-        same_admitted = last is not None and _same(before, last.retention, "spec.snapshot")
-        same_callers = last is not None and _same(before, last.retention, "spec")
-        admitted = last.admitted if last and same_admitted else self._read(self._paths.spec_snapshot)
-        callers = last.callers if last and same_callers else self._read(self._paths.spec)
-        if same_admitted and same_callers:
-            return Look(admitted=admitted, callers=callers, retention=before)
-        after = self._retention()
-        still = _same(before, after, "spec.snapshot") and _same(before, after, "spec")
-        return Look(admitted=admitted, callers=callers, retention=after) if still else None
+        keep_callers = last is not None and (
+            _same(before, last.retention, "spec") or self._monotonic() < self._callers_due
+        )
+        callers = last.callers if last and keep_callers else self._read_callers()
+        if last is not None and _same(before, last.retention, "spec.snapshot"):
+            admitted, after = last.admitted, before
+        else:
+            admitted, after = self._read(self._paths.spec_snapshot), self._retention()
+            if not _same(before, after, "spec.snapshot"):
+                return None
+        if last is not None and keep_callers and "spec" in last.retention:
+            # What was not read yet must still count as new at the next look.
+            after = {**after, "spec": last.retention["spec"]}
+        else:
+            after = {**after, "spec": before["spec"]} if "spec" in before else after
+        return Look(admitted=admitted, callers=callers, retention=after)
+
+    def _read_callers(self) -> tuple[str, ...]:
+        self._callers_due = self._monotonic() + CALLERS_PERIOD_S
+        return self._read(self._paths.spec)
 
     def _retention(self) -> dict[str, Retention]:
         return parse_retention(self._namespace.read(self._paths.retention))

@@ -36,8 +36,6 @@ __all__ = ["Counters", "Intake", "Refetch"]
 MAX_REFETCH = 256
 """Admissions asked for one by one after a possible loss: root tracks no more (root side: admission)."""
 
-MAX_SEEN_BAD_LINES = 1024
-
 Refetch = Callable[[int], str | None]
 """Asks root for the line of one admission; None when root does not offer or does not know it."""
 
@@ -91,10 +89,11 @@ class Intake:
         self._clock = clock
         self._refetch = refetch
         self._acknowledgements = acknowledgements
-        self.visible_callers: set[str] = set()
-        """Keys of version-1 tickets that the hive still shows; their records must stay."""
         self.counters = Counters()
-        self._seen_bad: set[str] = set()
+        self.incomplete = False
+        """The last look was not taken over as a whole, because the disk was full; the same look must come again."""
+        self._parsed: dict[str, _Line] = {}
+        self._callers: dict[str, str | None] = {}
         self._catch_up_epoch()
         self._ends: dict[str, int] = dict(store.cursor.ends)
         self._consumed = self._last_consumed()
@@ -105,6 +104,11 @@ class Intake:
     def epoch(self) -> int:
         """Number of the current hive epoch, from 1."""
         return self._store.cursor.epoch
+
+    @property
+    def visible_callers(self) -> set[str]:
+        """Keys of version-1 tickets that the hive still shows; their records must stay."""
+        return {key for key in self._callers.values() if key is not None}
 
     @property
     def held(self) -> HeldGap | None:
@@ -131,11 +135,13 @@ class Intake:
             self._open_epoch(standing.evidence)
         self._ends = {leaf: max(end, self._ends.get(leaf, 0)) for leaf, end in view.ends.items()}
         fresh: list[Record] = []
+        self.incomplete = False
         try:
             if standing.verdict is not Verdict.POSSIBLE_LOSS or self._loss_is_settled(standing, fresh):
                 self._take(lines[standing.start :], fresh)
             self._take_callers(look.callers, fresh)
         except StorageFullError as error:
+            self.incomplete = True
             self._events.once("warning", "intake-waits", "disk", str(error))
         return fresh
 
@@ -218,6 +224,7 @@ class Intake:
         self._store.save_cursor(opened)
         self._consumed = None
         self._ends = {}
+        self._callers = {}
         self._newest_caller = None
         self._events.emit("warning", "hive-epoch", epoch=opened.epoch, evidence=evidence)
 
@@ -273,7 +280,9 @@ class Intake:
     # -- admitted lines --------------------------------------------------------------------------------------
 
     def _parse(self, look: Look) -> list[_Line]:
-        return [self._parse_admitted(text) for text in look.admitted]
+        """Parse every retained line, each only once however often it is shown."""
+        self._parsed = {text: self._parsed.get(text) or self._parse_admitted(text) for text in look.admitted}
+        return [self._parsed[text] for text in look.admitted]
 
     def _parse_admitted(self, text: str) -> _Line:
         try:
@@ -328,55 +337,46 @@ class Intake:
     # -- callers' lines (version 1) --------------------------------------------------------------------------
 
     def _take_callers(self, lines: tuple[str, ...], fresh: list[Record]) -> None:
-        self.visible_callers.clear()
+        self._callers = {text: self._callers[text] for text in lines if text in self._callers}
         for text in lines:
-            if not text.strip():
-                continue
-            try:
-                spec = parse_spec(text.encode("utf-8"), source="raw", max_line_bytes=self._max_line_bytes)
-            except ProtocolError as error:
-                if self._first_time(text):
-                    self.counters.malformed_callers += 1
-                    self._events.emit("warning", "caller-line-skipped", reason=str(error))
-                continue
-            if spec.version == 1:
-                self._take_v1(text, spec, fresh)
+            if text not in self._callers:
+                self._callers[text] = self._take_caller(text, fresh)
 
-    def _take_v1(self, text: str, spec: HostTicketSpec, fresh: list[Record]) -> None:
+    def _take_caller(self, text: str, fresh: list[Record]) -> str | None:
+        """Look at one line; returns the key of its record if it is a version-1 ticket of ours."""
+        if not text.strip():
+            return None
+        try:
+            spec = parse_spec(text.encode("utf-8"), source="raw", max_line_bytes=self._max_line_bytes)
+        except ProtocolError as error:
+            self.counters.malformed_callers += 1
+            self._events.emit("warning", "caller-line-skipped", reason=str(error))
+            return None
+        if spec.version != 1:
+            # A caller's version-2 line is a request to root; only root's own copy of it is executed.
+            return None
         if spec.target_hive is not None and spec.target_hive != self._local_hive:
-            if self._first_time(text):
-                self.counters.other_hive += 1
-                self._events.emit("info", "other-hive-skipped", id=spec.id, target_hive=spec.target_hive)
-            return
+            self.counters.other_hive += 1
+            self._events.emit("info", "other-hive-skipped", id=spec.id, target_hive=spec.target_hive)
+            return None
+        return self._take_v1(text, spec, fresh)
+
+    def _take_v1(self, text: str, spec: HostTicketSpec, fresh: list[Record]) -> str:
         key = base_key(spec)
         known = self._store.records.get(key)
         if known is not None and known.epoch != self.epoch:
             key = reuse_key(key, self.epoch, None)
             known = self._store.records.get(key)
-        self.visible_callers.add(key)
         request = text.encode("utf-8")
         if known is None:
             ordinal = self._store.highest_sequence(V1_FAMILY, self.epoch) + 1
-            fresh.append(
-                self._store.prepare(
-                    key=key, family=V1_FAMILY, epoch=self.epoch, sequence=ordinal, request=request
-                )
+            record = self._store.prepare(
+                key=key, family=V1_FAMILY, epoch=self.epoch, sequence=ordinal, request=request
             )
+            fresh.append(record)
             self._newest_caller = text
-        elif known.request != request and self._first_time(text):
+        elif known.request != request:
             self.counters.conflicts += 1
-            self._events.emit(
-                "warning",
-                "idempotency-conflict",
-                id=spec.id,
-                reason="same id and key with other content; not executed",
-            )
-
-    def _first_time(self, text: str) -> bool:
-        digest = line_digest(text)
-        if digest in self._seen_bad:
-            return False
-        if len(self._seen_bad) >= MAX_SEEN_BAD_LINES:
-            self._seen_bad.clear()
-        self._seen_bad.add(digest)
-        return True
+            reason = "same id and key with other content; not executed"
+            self._events.emit("warning", "idempotency-conflict", id=spec.id, reason=reason)
+        return key

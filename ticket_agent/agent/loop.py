@@ -99,7 +99,7 @@ class Agent:
         self._events = events
         self._monotonic = monotonic
         self._paths = TicketPaths(config.mount)
-        self._feed = Feed(namespace, self._paths)
+        self._feed = Feed(namespace, self._paths, monotonic=monotonic)
         self.streams = ResultStreams(namespace, self._paths)
         self.intake = Intake(
             store,
@@ -151,7 +151,7 @@ class Agent:
         """
         summary = PassSummary()
         self.totals.passes += 1
-        if self.intake.held is not None:
+        if self.intake.held is not None or self.intake.incomplete:
             self._feed.forget()
         look = self._feed.look()
         if look is not None:

@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +18,23 @@ from ticket_agent.cli.output import fail
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ticket_agent.agent.loop import Agent
     from ticket_agent.config import AgentConfig
     from ticket_agent.hive.console.client import ConsoleNamespace
     from ticket_agent.journal.store import JournalStore
 
-__all__ = ["boot_id", "console", "exit_of", "events_for", "now_ms", "opened_agent", "opened_store", "stop_on_signals"]
+__all__ = [
+    "boot_id",
+    "console",
+    "events_for",
+    "exit_of",
+    "now_ms",
+    "opened_agent",
+    "opened_store",
+    "stop_on_signals",
+]
 
 
 def now_ms() -> int:
@@ -134,7 +144,12 @@ def exit_of(agent: Agent, store: JournalStore) -> Exit:
     """The code that tells what is left behind: degraded before uncertain before fine."""
     if store.poisoned is not None:
         return Exit.POISONED
-    if store.quarantined or store.cursor_problem is not None or agent.intake.held is not None or agent.unparsable:
+    if (
+        store.quarantined
+        or store.cursor_problem is not None
+        or agent.intake.held is not None
+        or agent.unparsable
+    ):
         return Exit.DEGRADED
     if any(record.uncertain is not None for record in store.open_records()):
         return Exit.UNCERTAIN

@@ -7,23 +7,29 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ticket_agent.cli.output import fail, state_text, styled, table
 from ticket_agent.exits import Exit
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = ["demo"]
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Events as NDJSON; the last line sums up.")
-@click.option("--workers", type=click.IntRange(1, 16), default=4, show_default=True, help="Workers; three tickets each.")
 @click.option(
-    "--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the journal here, to look at afterwards."
+    "--workers", type=click.IntRange(1, 16), default=4, show_default=True, help="Workers; three tickets each."
+)
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep the journal here, to look at afterwards.",
 )
 def demo(*, as_json: bool, workers: int, keep: Path | None) -> None:
     """Watch root-admitted lease tickets travel through the journal over a real TCP console.
@@ -66,14 +72,22 @@ def _show_json(event: dict[str, Any]) -> None:
 
 def _show(event: dict[str, Any]) -> None:
     moment = event["unix_ms"] % 86_400_000
-    clock = f"{moment // 3_600_000:02d}:{moment // 60_000 % 60:02d}:{moment // 1000 % 60:02d}.{moment % 1000:03d}"
+    clock = (
+        f"{moment // 3_600_000:02d}:{moment // 60_000 % 60:02d}:{moment // 1000 % 60:02d}.{moment % 1000:03d}"
+    )
     if event["event"] == "transition":
         name = f"{event['action']:<18} {event['key'].split(':')[1]:<14}"
         arrow = f"{event['before']} -> {state_text(event['state'])}"
-        detail = f"  ({event['detail']})" if event.get("detail") and event["state"] == "provider-result-persisted" else ""
+        detail = (
+            f"  ({event['detail']})"
+            if event.get("detail") and event["state"] == "provider-result-persisted"
+            else ""
+        )
         click.echo(f"{clock}  #{event['sequence']:<3} {name} {arrow}{detail}")
     elif event["event"] in {"killed", "restarted", "started", "uncertain", "hive"}:
-        click.echo(f"{clock}  {styled(event['event'].upper(), 'magenta', bold=True)} {event.get('detail', '')}".rstrip())
+        click.echo(
+            f"{clock}  {styled(event['event'].upper(), 'magenta', bold=True)} {event.get('detail', '')}".rstrip()
+        )
 
 
 def _print_books(books: Any, keep: Path | None) -> None:

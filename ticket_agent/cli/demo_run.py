@@ -12,15 +12,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ticket_agent.cli.assembly import now_ms
 from ticket_agent.hive.reference import ConsoleServer, Fault, FaultKind, Faults, ReferenceHive, RefusalError
 from ticket_agent.journal.view import read_journal
 from ticket_agent.protocol.paths import LEASE_CTL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 __all__ = ["Books", "DemoError", "DemoRun", "Row"]
 
@@ -70,7 +72,10 @@ class Books:
     def kept_promise(self) -> bool:
         """Whether every ticket has one effect, one terminal result and a confirmed receipt."""
         return all(
-            row.effects == 1 and row.results == 1 and row.receipt == "confirmed" and row.states[-1] == "terminal"
+            row.effects == 1
+            and row.results == 1
+            and row.receipt == "confirmed"
+            and row.states[-1] == "terminal"
             for row in self.rows
         )
 
@@ -110,7 +115,9 @@ class DemoRun:
             DemoError: the agent ended unexpectedly, or not every ticket ended in time.
         """
         with ConsoleServer(self._hive, token=self._token, faults=self._faults()) as server:
-            self._say("hive", f"reference hive on 127.0.0.1:{server.port}, {len(self._workers)} READY Workers")
+            self._say(
+                "hive", f"reference hive on 127.0.0.1:{server.port}, {len(self._workers)} READY Workers"
+            )
             agent = self._start(server.port)
             try:
                 agent = self._pump(agent, server.port)
@@ -231,7 +238,9 @@ class DemoRun:
         agent.wait()
         self._kills += 1
         self._answer_may_go.set()
-        self._say("killed", f"SIGKILL to agent {agent.pid}: its lease write was applied, the answer never arrived")
+        self._say(
+            "killed", f"SIGKILL to agent {agent.pid}: its lease write was applied, the answer never arrived"
+        )
         fresh = self._start(port)
         self._say("restarted", f"agent {fresh.pid} on the same journal")
         return fresh
@@ -250,7 +259,9 @@ class DemoRun:
     def _books(self) -> Books:
         receipts = {view.sequence: view.outcome or "none" for view in self._hive.admissions()}
         rows = []
-        for record in sorted(read_journal(self._state_dir).records.values(), key=lambda record: record.sequence):
+        for record in sorted(
+            read_journal(self._state_dir).records.values(), key=lambda record: record.sequence
+        ):
             request = json.loads(record.request)
             key = (request["id"], request["idempotency_key"])
             rows.append(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +16,8 @@ from ticket_agent.cli.output import emit_json, styled, table
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from ticket_agent.config import AgentConfig
 
 __all__ = ["doctor"]
@@ -67,12 +68,16 @@ def _checks(config: AgentConfig, *, offline: bool) -> Iterator[Check]:
 def _directory(config: AgentConfig) -> Iterator[Check]:
     path = config.state_dir
     if path.is_symlink():
-        yield Check("state directory", "fail", f"{path} is a symlink; name the directory itself", Exit.FAILURE)
+        yield Check(
+            "state directory", "fail", f"{path} is a symlink; name the directory itself", Exit.FAILURE
+        )
         return
     try:
         found = path.stat()
     except FileNotFoundError:
-        yield Check("state directory", "ok", f"{path} does not exist yet; the agent creates it with mode 0700")
+        yield Check(
+            "state directory", "ok", f"{path} does not exist yet; the agent creates it with mode 0700"
+        )
         return
     except OSError as error:
         yield Check("state directory", "fail", f"{path}: {error.strerror}", Exit.FAILURE)
@@ -104,7 +109,9 @@ def _journal(config: AgentConfig) -> Iterator[Check]:
     owner = f"held by pid {view.owner.pid}" if view.owner is not None else "free"
     yield Check("fence", "ok", owner)
     if view.quarantined or view.cursor_problem:
-        detail = view.cursor_problem or f"{len(view.quarantined)} unreadable record(s); see `ticket-agent status`"
+        detail = (
+            view.cursor_problem or f"{len(view.quarantined)} unreadable record(s); see `ticket-agent status`"
+        )
         yield Check("journal", "fail", detail, Exit.DEGRADED)
     else:
         open_count = sum(not record.terminal for record in view.records.values())
@@ -142,13 +149,17 @@ def _hive(config: AgentConfig) -> Iterator[Check]:
     namespace = console(config)
     try:
         names = namespace.ls(TicketPaths(config.mount).directory)
-        yield Check("hive", "ok", f"console {config.console.host}:{config.console.port} serves {len(names)} nodes")
+        yield Check(
+            "hive", "ok", f"console {config.console.host}:{config.console.port} serves {len(names)} nodes"
+        )
         lines = namespace.read(LIFECYCLE_STATE)
         state = parse_lifecycle_state(lines[0] if lines else "")
         if publishing_allowed(state):
             yield Check("lifecycle", "ok", state.value)
         else:
-            yield Check("lifecycle", "warn", f"{state.value}: results wait until the hive is ONLINE or DEGRADED")
+            yield Check(
+                "lifecycle", "warn", f"{state.value}: results wait until the hive is ONLINE or DEGRADED"
+            )
     except HiveAuthError as error:
         yield Check("hive", "fail", str(error), Exit.HIVE_REFUSED)
     except HiveError as error:

@@ -6,14 +6,17 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from ticket_agent.cli.assembly import now_ms, stop_on_signals
 from ticket_agent.cli.output import emit_json, fail
 from ticket_agent.exits import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["EmbeddedHive", "embedded_hive", "hive"]
 
@@ -34,17 +37,25 @@ def hive() -> None:
 
 
 @hive.command()
-@click.option("--port", type=click.IntRange(0, 65535), default=31337, show_default=True, help="0 picks a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=31337, show_default=True, help="0 picks a free one."
+)
 @click.option(
     "--lab-port",
     type=click.IntRange(0, 65535),
     default=None,
     help="A second console, so that you can submit while the agent holds the first one.",
 )
-@click.option("--token", help="Console token: env:NAME, file:/path or the token (default: a random one, printed).")
+@click.option(
+    "--token", help="Console token: env:NAME, file:/path or the token (default: a random one, printed)."
+)
 @click.option("--profile", type=click.Choice(["default", "strict-a"]), default="default", show_default=True)
-@click.option("--workers", type=click.IntRange(0, 64), default=4, show_default=True, help="READY GPU Workers.")
-@click.option("--gpus", type=click.IntRange(0, 64), default=2, show_default=True, help="GPUs in the inventory.")
+@click.option(
+    "--workers", type=click.IntRange(0, 64), default=4, show_default=True, help="READY GPU Workers."
+)
+@click.option(
+    "--gpus", type=click.IntRange(0, 64), default=2, show_default=True, help="GPUs in the inventory."
+)
 @click.option(
     "--fault",
     "fault_texts",

@@ -43,7 +43,9 @@ def _print(found: Inventory) -> None:
         [_cell(gpu.uuid), _cell(gpu.pci_bus_id), _cell(gpu.name), _memory(gpu), _load(gpu), gpu.health.value]
         for gpu in found.gpus
     ]
-    click.echo(table(["UUID", "PCI BUS ID", "NAME", "MEMORY", "LOAD", "HEALTH"], rows) if rows else "GPUs: none")
+    click.echo(
+        table(["UUID", "PCI BUS ID", "NAME", "MEMORY", "LOAD", "HEALTH"], rows) if rows else "GPUs: none"
+    )
     for problem in found.problems:
         click.echo(styled(f"unknown: {problem}", "yellow"))
 

@@ -1,11 +1,10 @@
-"""`journal list|show|verify|acknowledge-gap`: read-only but for the last, offline, without root, on a copy."""
+"""`journal list|show|verify|acknowledge-gap`: offline, without root, on a copy; only the last one writes."""
 
 from __future__ import annotations
 
 import getpass
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +16,8 @@ from ticket_agent.cli.status import journal_view
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ticket_agent.journal.record import Record
 
 __all__ = ["journal"]
@@ -37,7 +38,9 @@ def list_(*, state_dir: Path | None, states: tuple[str, ...], uncertain: bool, a
     view = journal_view(state_dir or default_state_dir())
     chosen = [
         record
-        for record in sorted(view.records.values(), key=lambda record: (record.epoch, record.family, record.sequence))
+        for record in sorted(
+            view.records.values(), key=lambda record: (record.epoch, record.family, record.sequence)
+        )
         if (not states or record.state.value in states) and (not uncertain or _is_uncertain(record))
     ]
     if as_json:
@@ -185,10 +188,17 @@ def _full(record: Record) -> dict[str, Any]:
         "file": record.name,
         "request": record.request.decode("utf-8", "replace"),
         "history": [
-            {"state": entry.state.value, "unix_ms": entry.unix_ms, "boot_id": entry.boot_id, "agent": entry.agent}
+            {
+                "state": entry.state.value,
+                "unix_ms": entry.unix_ms,
+                "boot_id": entry.boot_id,
+                "agent": entry.agent,
+            }
             for entry in record.history
         ],
-        "plan": {"before": record.plan.before, "intent": record.plan.intent} if record.plan is not None else None,
+        "plan": {"before": record.plan.before, "intent": record.plan.intent}
+        if record.plan is not None
+        else None,
         "uncertain_since": record.uncertain.since_unix_ms if record.uncertain is not None else None,
         "uncertain_detail": record.uncertain.detail if record.uncertain is not None else None,
         "result": (
@@ -201,7 +211,9 @@ def _full(record: Record) -> dict[str, Any]:
             if record.result is not None
             else None
         ),
-        "staged": {"path": record.staged.path, "line": record.staged.line} if record.staged is not None else None,
+        "staged": {"path": record.staged.path, "line": record.staged.line}
+        if record.staged is not None
+        else None,
         "withdrawn": record.withdrawn,
     }
     return _brief(record) | full
@@ -210,7 +222,9 @@ def _full(record: Record) -> dict[str, Any]:
 def _print_full(record: Record) -> None:
     full = _full(record)
     click.echo(f"operation  {record.key}   (ops/{record.name})")
-    click.echo(f"action     {full['action']} on {full['subject']}, admission {record.sequence} of epoch {record.epoch}")
+    click.echo(
+        f"action     {full['action']} on {full['subject']}, admission {record.sequence} of epoch {record.epoch}"
+    )
     click.echo(f"request    {full['request']}")
     click.echo("timeline")
     before: int | None = None
@@ -223,7 +237,10 @@ def _print_full(record: Record) -> None:
     if record.uncertain is not None:
         until = stamp(record.changed_unix_ms) if record.result is not None else "now"
         click.echo(
-            styled(f"uncertain  {stamp(record.uncertain.since_unix_ms)} .. {until}: {record.uncertain.detail}", "magenta")
+            styled(
+                f"uncertain  {stamp(record.uncertain.since_unix_ms)} .. {until}: {record.uncertain.detail}",
+                "magenta",
+            )
         )
     if full["plan"] is not None:
         click.echo(f"before     {json.dumps(full['plan']['before'])}")

@@ -94,7 +94,9 @@ def hive_options(command: CommandT) -> CommandT:
 def agent_options(command: CommandT) -> CommandT:
     """Everything that `run` and `once` take."""
     path = click.Path(path_type=Path, dir_okay=False)
-    retired: list[Callable[[CommandT], CommandT]] = [_retired(flag, advice) for flag, advice in RETIRED.items()]
+    retired: list[Callable[[CommandT], CommandT]] = [
+        _retired(flag, advice) for flag, advice in RETIRED.items()
+    ]
     return _apply(
         command,
         [
@@ -104,11 +106,15 @@ def agent_options(command: CommandT) -> CommandT:
             click.option("--mount", help="Where the host tree is mounted in the namespace (default /host)."),
             click.option("--poll-ms", type=click.IntRange(10, 1000), help="Longest pause between two looks."),
             click.option("--local-hive", help="Name of this hive, for version-1 tickets."),
-            click.option("--log-format", type=click.Choice(["text", "json"]), help="Log format (default text)."),
+            click.option(
+                "--log-format", type=click.Choice(["text", "json"]), help="Log format (default text)."
+            ),
             click.option(
                 "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default info."
             ),
-            click.option("--mock", is_flag=True, help="Serve an embedded reference hive instead of a real one."),
+            click.option(
+                "--mock", is_flag=True, help="Serve an embedded reference hive instead of a real one."
+            ),
             *retired,
         ],
     )

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from ticket_agent.exits import Exit
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ticket_agent.exits import Exit
 
 __all__ = [
     "OUTPUT_SCHEMA",
     "age",
     "emit_json",
     "fail",
-    "state_text",
     "stamp",
+    "state_text",
     "styled",
     "table",
 ]
@@ -81,7 +83,9 @@ def stamp(unix_ms: int) -> str:
     """UTC time in ISO form with milliseconds."""
     from datetime import UTC, datetime  # noqa: PLC0415 - start-up time
 
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{unix_ms % 1000:03d}Z"
+    return (
+        datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{unix_ms % 1000:03d}Z"
+    )
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -90,7 +94,9 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(click.unstyle(row[column])) for row in cells) for column in range(len(headers))]
     lines = []
     for index, row in enumerate(cells):
-        padded = [cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True)]
+        padded = [
+            cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True)
+        ]
         line = "  ".join(padded).rstrip()
         lines.append(styled(line, "white", bold=True) if index == 0 else line)
     return "\n".join(lines)

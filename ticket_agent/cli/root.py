@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from ticket_agent import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["LazyGroup", "cli"]
 

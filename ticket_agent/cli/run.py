@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +25,8 @@ from ticket_agent.cli.output import emit_json, fail
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.loop import Agent
     from ticket_agent.config import AgentConfig

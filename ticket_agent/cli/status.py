@@ -1,11 +1,10 @@
-"""`status`: what is open, uncertain, quarantined or held; read from the files, with the daemon dead or alive."""
+"""`status`: what is open, uncertain, quarantined or held; read from files, with the daemon dead or alive."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +15,8 @@ from ticket_agent.cli.output import age, emit_json, fail, state_text, styled, ta
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ticket_agent.journal.view import JournalView
 
 __all__ = ["journal_view", "status"]
@@ -64,7 +65,9 @@ def _document(view: JournalView, daemon: dict[str, Any]) -> dict[str, Any]:
     states: dict[str, int] = {}
     for record in view.records.values():
         states[record.state.value] = states.get(record.state.value, 0) + 1
-    uncertain = [record for record in view.records.values() if record.uncertain is not None and record.result is None]
+    uncertain = [
+        record for record in view.records.values() if record.uncertain is not None and record.result is None
+    ]
     held = view.cursor.held
     degraded = bool(view.quarantined or view.cursor_problem or held)
     code = Exit.DEGRADED if degraded else Exit.UNCERTAIN if uncertain else Exit.OK
@@ -74,7 +77,11 @@ def _document(view: JournalView, daemon: dict[str, Any]) -> dict[str, Any]:
         "consumed_sequence": view.cursor.consumed_sequence,
         "states": states,
         "uncertain": [
-            {"key": record.key, "since_unix_ms": record.uncertain.since_unix_ms, "detail": record.uncertain.detail}
+            {
+                "key": record.key,
+                "since_unix_ms": record.uncertain.since_unix_ms,
+                "detail": record.uncertain.detail,
+            }
             for record in uncertain
             if record.uncertain is not None
         ],
@@ -106,7 +113,9 @@ def _print(view: JournalView, document: dict[str, Any]) -> None:
         click.echo(styled(f"cursor: {document['cursor_problem']}", "red"))
     held = document["held_gap"]
     if held is not None:
-        click.echo(styled(f"gap held: admissions {held['first']}..{held['through']}: {held['reason']}", "red"))
+        click.echo(
+            styled(f"gap held: admissions {held['first']}..{held['through']}: {held['reason']}", "red")
+        )
         click.echo(
             f"  to go on: ticket-agent journal acknowledge-gap --from {held['first']} "
             f"--through {held['through']} --reason TEXT"
@@ -124,6 +133,8 @@ def _print_open(view: JournalView, daemon: dict[str, Any]) -> None:
             continue
         state = "uncertain" if record.uncertain is not None and record.result is None else record.state.value
         why = record.uncertain.detail if record.uncertain is not None else waiting.get(record.key, "")
-        rows.append([str(record.sequence), record.key, state_text(state), age(record.changed_unix_ms, now_ms()), why])
+        rows.append(
+            [str(record.sequence), record.key, state_text(state), age(record.changed_unix_ms, now_ms()), why]
+        )
     if rows:
         click.echo(table(["SEQ", "TICKET", "STATE", "SINCE", "WHY"], rows))

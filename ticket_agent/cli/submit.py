@@ -25,10 +25,14 @@ __all__ = ["submit"]
 @click.argument("action")
 @click.option("--worker", "worker_id", required=True, help="Receipt Worker that takes the outcome.")
 @click.option("--subject", required=True, help="GPU id, job id or model id the action is about.")
-@click.option("--operation", "operation_id", help="Operation id; for a lease it is the lease id (default: the id).")
+@click.option(
+    "--operation", "operation_id", help="Operation id; for a lease it is the lease id (default: the id)."
+)
 @click.option("--id", "ticket_id", help="Ticket id (default: a random one).")
 @click.option("--key", "idempotency_key", help="Idempotency key (default: the ticket id).")
-@click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="Action argument; may be repeated.")
+@click.option(
+    "--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="Action argument; may be repeated."
+)
 @click.option("--expires-in", type=click.IntRange(1), metavar="SECONDS", help="Let the ticket expire.")
 @click.option("--supervisor-generation", type=click.IntRange(1), help="Default: as the Worker reports it.")
 @click.option("--cap-generation", type=click.IntRange(1), help="Default: as the Worker reports it.")
@@ -70,7 +74,10 @@ def _document(options: dict[str, Any], namespace: Namespace, config: AgentConfig
     action = options["action"]
     role = ROLE_OF_ACTION.get(action)
     if role is None:
-        fail(f"`{action}` is no version-2 action; choose one of {', '.join(sorted(ROLE_OF_ACTION))}", Exit.USAGE)
+        fail(
+            f"`{action}` is no version-2 action; choose one of {', '.join(sorted(ROLE_OF_ACTION))}",
+            Exit.USAGE,
+        )
     supervisor, cap = options["supervisor_generation"], options["cap_generation"]
     if supervisor is None or cap is None:
         found = _generations(namespace, options["worker_id"], config)
