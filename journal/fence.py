@@ -11,6 +11,7 @@ belief that it is stale would otherwise let a second agent in beside the first.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import time
@@ -176,15 +177,14 @@ def _try_lock(fd: int, pause: Callable[[float], None]) -> bool:
 
 
 def _is_held(fd: int) -> bool:
-    import portalocker  # noqa: PLC0415
-
+    # The same kernel lock as in ``_try_lock``, without the import: asking must be cheap for status commands.
     try:
-        portalocker.lock(fd, portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING)
-    except portalocker.AlreadyLocked:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
-    except portalocker.LockException:
+    except OSError:
         return False
-    portalocker.unlock(fd)
+    fcntl.flock(fd, fcntl.LOCK_UN)
     return False
 
 

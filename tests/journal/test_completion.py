@@ -44,6 +44,16 @@ def test_a_floor_is_only_raised() -> None:
     assert fence.through() == 8
 
 
+def test_two_operations_of_one_sequence_are_passed_together() -> None:
+    fence = CompletionFence()
+    fence.opened("a", 3)
+    fence.opened("b", 3)
+    fence.finished("a", 3)
+    assert fence.through() == 0
+    fence.finished("b", 3)
+    assert fence.through() == 3
+
+
 def test_a_number_that_nobody_has_seen_is_not_passed() -> None:
     fence = CompletionFence()
     fence.finished("a", 3)

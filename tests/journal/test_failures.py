@@ -29,6 +29,7 @@ from ticket_agent.journal.errors import JournalIoError, JournalPoisonedError, St
 from ticket_agent.journal.fs import FreeSpace
 from ticket_agent.journal.space import Limits
 from ticket_agent.journal.transitions import State
+from ticket_agent.journal.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,6 +180,7 @@ def test_a_refusal_or_adoption_before_dispatch_waits_for_space(tmp_path: Path) -
 def test_in_an_emergency_further_outcomes_are_still_stored(tmp_path: Path) -> None:
     fs = FailingFs(names=["write"], error=errno.ENOSPC)
     with open_store(tmp_path, fs=fs) as store:
+        prepare(store, "waiting", 9)
         for number in (1, 2):
             walk(store, f"k{number}", number, upto=State.EXECUTING)
         assert (tmp_path / "reserve").stat().st_size == 64 * 1024 + 2 * 32 * 1024
@@ -188,6 +190,8 @@ def test_in_an_emergency_further_outcomes_are_still_stored(tmp_path: Path) -> No
         store.settle("k2", RESULT, STAGED)
         store.publish("k1")
         assert_nothing_new(store)
+        with pytest.raises(JournalPoisonedError, match="start it again"):
+            store.dispatch("waiting", PLAN)
         fs.at = len(fs.calls)
         with pytest.raises(JournalPoisonedError, match="No space left"):
             store.publish("k2")
@@ -269,6 +273,18 @@ def test_the_reserve_grows_with_what_is_executing_and_is_restored(tmp_path: Path
             sizes.append(reserve.stat().st_size)
         assert sizes == [4_096, 12_288, 20_480, 28_672]
         assert reserve.stat().st_blocks * 512 >= 28_672
+        # Only what is executing counts, not what was dispatched before.
+        store.settle("k1", RESULT, STAGED)
+        reserve.unlink()
+        walk(store, "k5", 5, upto=State.EXECUTING)
+        assert reserve.stat().st_size == 28_672
+        store.settle("k5", RESULT, STAGED)
+        # A file that only has the length holds nothing.
+        reserve.unlink()
+        with reserve.open("wb") as file:
+            file.truncate(1_000_000)
+        walk(store, "k6", 6, upto=State.EXECUTING)
+        assert reserve.stat().st_blocks * 512 >= 28_672
         # An operator who removed it to make room gets it back with the next dispatch.
         reserve.unlink()
         walk(store, "k4", 4, upto=State.EXECUTING)
@@ -280,7 +296,23 @@ def test_the_reserve_grows_with_what_is_executing_and_is_restored(tmp_path: Path
     full = FailingFs(at=0, names=["reserve"], error=errno.ENOSPC)
     with open_store(tmp_path, limits=limits, fs=full) as store:
         assert store.poisoned is None
-        assert store.settle("k1", RESULT, STAGED).state is State.PERSISTED
+        assert store.settle("k2", RESULT, STAGED).state is State.PERSISTED
+
+
+def test_memory_that_did_not_follow_the_disk_counts_as_poisoned(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        writer = Writer(FailingFs(), fd, Limits())
+        with pytest.raises(KeyboardInterrupt):
+            writer.put(fd, "file", b"content", interrupted)
+        assert writer.poisoned is not None
+        with pytest.raises(JournalPoisonedError, match="interrupted"):
+            writer.put(fd, "file", b"content", lambda: None)
+    finally:
+        os.close(fd)
 
 
 def test_a_reserve_that_is_a_symlink_is_not_followed(tmp_path: Path) -> None:

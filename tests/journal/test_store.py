@@ -226,6 +226,26 @@ def test_memory_does_not_share_what_the_caller_can_change(tmp_path: Path) -> Non
         plan = store.records[KEY].plan
         assert plan is not None
         assert plan.before == {"seen": ["a"]}
+        evidence: dict[str, Any] = {"rows": [1]}
+        store.settle(KEY, replace(RESULT, evidence=evidence), STAGED)
+        evidence["rows"].append(2)
+        result = store.records[KEY].result
+        assert result is not None
+        assert result.evidence == {"rows": [1]}
+
+
+def test_evidence_that_would_not_come_back_is_refused_and_the_outcome_can_be_stored_without(
+    tmp_path: Path,
+) -> None:
+    evidence: Any = {"rows": (1, 2)}
+    with open_store(tmp_path) as store:
+        walk(store, upto=State.EXECUTING)
+        with pytest.raises(RecordError, match="tuple"):
+            store.settle(KEY, replace(RESULT, evidence=evidence), STAGED)
+        assert store.poisoned is None
+        assert store.settle(KEY, RESULT, STAGED) == store.records[KEY]
+    with open_store(tmp_path) as store:
+        assert store.records[KEY].result == RESULT
 
 
 def test_a_plan_that_cannot_be_stored_is_not_dispatched(tmp_path: Path) -> None:

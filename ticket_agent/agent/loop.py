@@ -293,11 +293,12 @@ class Agent:
         return pause
 
     def _pause(self, summary: PassSummary) -> float:
-        """Seconds to the next pass: fast after activity, then doubling up to the idle cadence."""
+        """Seconds to the next pass: none while things move, then fast, then slower up to the idle cadence."""
         now = self._monotonic()
         poll = self._config.poll
         if summary.active:
             self._last_activity = now
+            return 0.0
         if now - self._last_activity < FAST_PERIOD_S:
             self._idle_s = poll.fast_ms / 1000
         else:

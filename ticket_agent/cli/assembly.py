@@ -12,27 +12,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ticket_agent import __version__
-from ticket_agent.agent.events import EventLog
-from ticket_agent.agent.keys import V2_FAMILY
 from ticket_agent.cli.output import fail
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.loop import Agent
     from ticket_agent.config import AgentConfig
     from ticket_agent.hive.console.client import ConsoleNamespace
     from ticket_agent.journal.store import JournalStore
+    from ticket_agent.protocol.namespace import HiveError
 
 __all__ = [
     "boot_id",
     "console",
     "events_for",
     "exit_of",
+    "exit_of_hive",
     "now_ms",
     "opened_agent",
     "opened_store",
+    "pid",
     "stop_on_signals",
 ]
 
@@ -52,16 +54,30 @@ def boot_id() -> str:
 
 def events_for(config: AgentConfig) -> EventLog:
     """The daemon's log on standard error."""
+    from ticket_agent.agent.events import EventLog  # noqa: PLC0415 - start-up time
+
     return EventLog(sys.stderr, clock=now_ms, style=config.log.format, level=config.log.level)
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that SIGTERM and SIGINT set: the current step is finished, then the process ends."""
+    """An event that SIGTERM and SIGINT set: the current step is finished, then the process ends.
+
+    The handlers only write to a pipe. ``Event.set`` takes a lock, and the main thread, which runs every handler,
+    may be inside ``Event.wait`` and hold it at that very moment: the process would then never end.
+    """
     stop = threading.Event()
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
 
     def request_stop(number: int, frame: object) -> None:  # noqa: ARG001 - the handler's signature
+        with contextlib.suppress(BlockingIOError):
+            os.write(writing, b"\0")
+
+    def relay() -> None:
+        os.read(reading, 1)
         stop.set()
 
+    threading.Thread(target=relay, name="stop-on-signals", daemon=True).start()
     signal.signal(signal.SIGTERM, request_stop)
     signal.signal(signal.SIGINT, request_stop)
     return stop
@@ -88,6 +104,7 @@ def console(config: AgentConfig) -> ConsoleNamespace:
 @contextlib.contextmanager
 def opened_store(config: AgentConfig) -> Iterator[JournalStore]:
     """The journal under its fence."""
+    from ticket_agent.agent.keys import V2_FAMILY  # noqa: PLC0415 - start-up time
     from ticket_agent.journal.errors import FenceHeldError, JournalError  # noqa: PLC0415 - start-up time
     from ticket_agent.journal.store import JournalStore, Limits  # noqa: PLC0415 - start-up time
 
@@ -138,6 +155,13 @@ def opened_agent(config: AgentConfig, store: JournalStore, events: EventLog) -> 
         )
     finally:
         namespace.close()
+
+
+def exit_of_hive(error: HiveError) -> Exit:
+    """The code for an error of the hive: refused, or not reached."""
+    from ticket_agent.protocol.namespace import HiveAuthError, HiveRefusedError  # noqa: PLC0415 - start-up time
+
+    return Exit.HIVE_REFUSED if isinstance(error, HiveAuthError | HiveRefusedError) else Exit.HIVE_UNREACHABLE
 
 
 def exit_of(agent: Agent, store: JournalStore) -> Exit:

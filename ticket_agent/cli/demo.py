@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ticket_agent.cli.options import DirectoryPath
 from ticket_agent.cli.output import fail, state_text, styled, table
 from ticket_agent.exits import Exit
 
@@ -28,7 +30,7 @@ __all__ = ["demo"]
 )
 @click.option(
     "--keep",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=DirectoryPath(),
     help="Keep the journal here, to look at afterwards.",
 )
 def demo(*, as_json: bool, workers: int, keep: Path | None) -> None:
@@ -55,8 +57,8 @@ def demo(*, as_json: bool, workers: int, keep: Path | None) -> None:
 @contextlib.contextmanager
 def _state_dir(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
-        if keep.exists() and any(keep.iterdir()):
-            fail(f"{keep} is not empty; name a new directory", Exit.USAGE)
+        if os.path.lexists(keep) and (keep.is_symlink() or not keep.is_dir() or any(keep.iterdir())):
+            fail(f"{keep} exists and is no empty directory; name a new one", Exit.USAGE)
         yield keep
         return
     base = Path(tempfile.mkdtemp(prefix="ticket-agent-demo-"))

@@ -41,9 +41,8 @@ class Check:
 @agent_options
 @click.option("--offline", is_flag=True, help="Do not ask the hive.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per check (NDJSON).")
-def doctor(*, offline: bool, as_json: bool, mock: bool, **options: Any) -> None:
+def doctor(*, offline: bool, as_json: bool, **options: Any) -> None:
     """Check configuration, state directory, fence, journal, clock, hive and GPUs. Changes nothing."""
-    del mock
     config = config_from(options)
     checks = list(_checks(config, offline=offline))
     colours = {"ok": "green", "warn": "yellow", "fail": "red"}

@@ -35,7 +35,7 @@ def inventory(*, as_json: bool) -> None:
 
 
 def _print(found: Inventory) -> None:
-    click.echo(f"driver: {found.driver}")
+    click.echo(f"driver: {_cell(found.driver)}")
     if not isinstance(found.gpus, tuple):
         click.echo(styled(f"GPUs: unknown: {found.gpus}", "yellow"))
         return
@@ -55,11 +55,17 @@ def _cell(value: object) -> str:
 
 
 def _memory(gpu: Gpu) -> str:
+    from ticket_agent.gpu.inventory import Unreadable  # noqa: PLC0415 - loads NVML
+
     memory = gpu.memory
     mib = 1024 * 1024
-    return f"{memory.used // mib} of {memory.total // mib} MiB" if hasattr(memory, "total") else "unknown"
+    if isinstance(memory, Unreadable):
+        return "unknown"
+    return f"{memory.used // mib} of {memory.total // mib} MiB"
 
 
 def _load(gpu: Gpu) -> str:
+    from ticket_agent.gpu.inventory import Unreadable  # noqa: PLC0415 - loads NVML
+
     load = gpu.utilisation
-    return f"{load.gpu} %" if hasattr(load, "gpu") else "unknown"
+    return "unknown" if isinstance(load, Unreadable) else f"{load.gpu} %"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +12,20 @@ import click
 
 from ticket_agent.cli.assembly import now_ms
 from ticket_agent.cli.options import default_state_dir, state_dir_option
-from ticket_agent.cli.output import age, emit_json, fail, stamp, state_text, styled, table
-from ticket_agent.cli.status import journal_view
+from ticket_agent.cli.output import age, emit_json, fail, plain, stamp, state_text, styled, table
+from ticket_agent.cli.status import journal_view, require_journal
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ticket_agent.journal.record import Record
+    from ticket_agent.journal.view import JournalView
 
 __all__ = ["journal"]
+
+
+_STATES = ("prepared", "executing", "provider-result-persisted", "result-published", "terminal")
 
 
 @click.group()
@@ -30,7 +35,9 @@ def journal() -> None:
 
 @journal.command(name="list")
 @state_dir_option
-@click.option("--state", "states", multiple=True, help="Only this state; may be repeated.")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(_STATES), help="Only this state; may be repeated."
+)
 @click.option("--uncertain", is_flag=True, help="Only operations whose outcome is unknown.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per operation (NDJSON).")
 def list_(*, state_dir: Path | None, states: tuple[str, ...], uncertain: bool, as_json: bool) -> None:
@@ -51,7 +58,7 @@ def list_(*, state_dir: Path | None, states: tuple[str, ...], uncertain: bool, a
     else:
         click.echo(table(_HEADERS, [_row(record) for record in chosen]) if chosen else "no operations")
         for item in view.quarantined:
-            click.echo(styled(f"quarantined: ops/{item.name}: {item.reason}", "red"))
+            click.echo(styled(f"quarantined: ops/{plain(item.name)}: {plain(item.reason)}", "red"))
     sys.exit(int(Exit.DEGRADED if view.quarantined else Exit.OK))
 
 
@@ -82,6 +89,7 @@ def verify(*, state_dir: Path | None, as_json: bool) -> None:
 
     directory = state_dir or default_state_dir()
     try:
+        require_journal(directory)
         verdicts = verify_files(directory)
     except (JournalError, OSError) as error:
         fail(f"cannot verify {directory}: {error}", Exit.FAILURE)
@@ -92,10 +100,11 @@ def verify(*, state_dir: Path | None, as_json: bool) -> None:
                 {"file": verdict.file, "ok": verdict.ok, "offset": verdict.offset, "reason": verdict.reason},
             )
         elif verdict.ok:
-            click.echo(f"{styled('PASS', 'green')}  {verdict.file}")
+            note = f"  ({verdict.reason})" if verdict.reason else ""
+            click.echo(f"{styled('PASS', 'green')}  {plain(verdict.file)}{note}")
         else:
             where = f" at byte {verdict.offset}" if verdict.offset else ""
-            click.echo(f"{styled('FAIL', 'red')}  {verdict.file}{where}: {verdict.reason}")
+            click.echo(f"{styled('FAIL', 'red')}  {plain(verdict.file)}{where}: {plain(verdict.reason)}")
     failed = sum(not verdict.ok for verdict in verdicts)
     if not as_json:
         click.echo(f"{len(verdicts)} files, {failed} failed")
@@ -113,7 +122,7 @@ def acknowledge_gap(
     *, state_dir: Path | None, first: int, through: int, reason: str, by: str | None, epoch: int | None
 ) -> None:
     """Give up a range of admissions that may have been lost; a running agent takes note at its next pass."""
-    from ticket_agent.journal.errors import JournalError  # noqa: PLC0415 - start-up time
+    from ticket_agent.journal.errors import JournalError, RecordError  # noqa: PLC0415 - start-up time
     from ticket_agent.journal.gaps import acknowledge_gap as write  # noqa: PLC0415 - start-up time
 
     directory = state_dir or default_state_dir()
@@ -127,12 +136,33 @@ def acknowledge_gap(
             first=first,
             through=through,
             reason=reason,
-            by=by or getpass.getuser(),
+            by=by or _login_name(),
             clock=now_ms,
         )
+    except RecordError as error:
+        fail(str(error), Exit.USAGE)
     except (JournalError, OSError) as error:
         fail(str(error), Exit.FAILURE)
     click.echo(f"acknowledged: admissions {written.first}..{written.through} of hive epoch {written.epoch}")
+    click.echo(_what_is_still_held(journal_view(directory)))
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
+
+
+def _what_is_still_held(view: JournalView) -> str:
+    from ticket_agent.journal.gaps import covers  # noqa: PLC0415 - start-up time
+
+    held = view.cursor.held
+    if held is None:
+        return "no gap is held at present; the agent will not hold one for these admissions"
+    if covers(view.acknowledgements, held.epoch, held.first, held.through):
+        return f"the held gap {held.first}..{held.through} is covered; the agent goes on at its next pass"
+    return f"the held gap {held.first}..{held.through} of epoch {held.epoch} is NOT covered yet"
 
 
 _HEADERS = ["SEQ", "EPOCH", "TICKET", "ACTION", "SUBJECT", "STATE", "OUTCOME", "CHANGED"]
@@ -142,7 +172,7 @@ def _request(record: Record) -> dict[str, Any]:
     """The request's members for display; the record's bytes stay the truth."""
     try:
         document = json.loads(record.request)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -156,9 +186,9 @@ def _row(record: Record) -> list[str]:
     return [
         str(record.sequence),
         str(record.epoch),
-        str(request.get("id", record.key)),
-        str(request.get("action", "?")),
-        str(request.get("subject_ref", "-")),
+        plain(str(request.get("id", record.key))),
+        plain(str(request.get("action", "?"))),
+        plain(str(request.get("subject_ref", "-"))),
         state_text("uncertain" if _is_uncertain(record) else record.state.value),
         state_text(record.result.outcome) if record.result is not None else "-",
         age(record.changed_unix_ms, now_ms()),
@@ -225,7 +255,7 @@ def _print_full(record: Record) -> None:
     click.echo(
         f"action     {full['action']} on {full['subject']}, admission {record.sequence} of epoch {record.epoch}"
     )
-    click.echo(f"request    {full['request']}")
+    click.echo(f"request    {plain(full['request'])}")
     click.echo("timeline")
     before: int | None = None
     boot = record.history[0].boot_id
@@ -256,6 +286,10 @@ def _print_full(record: Record) -> None:
         click.echo(f"withdrawn  {record.withdrawn}")
 
 
+_SHOWN = 5
+"""Most candidates named for an ambiguous OPERATION."""
+
+
 def _find(records: list[Record], wanted: str) -> Record:
     exact = [r for r in records if wanted in {r.key, _request(r).get("id")} or str(r.sequence) == wanted]
     found = exact or [
@@ -264,6 +298,6 @@ def _find(records: list[Record], wanted: str) -> Record:
     if not found:
         fail(f"no operation `{wanted}` in this journal; `ticket-agent journal list` shows them", Exit.FAILURE)
     if len(found) > 1:
-        names = ", ".join(record.key for record in found[:5])
-        fail(f"`{wanted}` fits {len(found)} operations ({names} …); give the whole key", Exit.FAILURE)
+        names = ", ".join(record.key for record in found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
+        fail(f"`{wanted}` fits {len(found)} operations ({names}); give one whole key", Exit.FAILURE)
     return found[0]

@@ -15,9 +15,32 @@ from ticket_agent.exits import Exit
 if TYPE_CHECKING:
     from ticket_agent.config import AgentConfig
 
-__all__ = ["agent_options", "config_from", "default_state_dir", "hive_options", "state_dir_option"]
+__all__ = [
+    "DirectoryPath",
+    "agent_options",
+    "config_from",
+    "default_state_dir",
+    "hive_options",
+    "mock_option",
+    "state_dir_option",
+]
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+class DirectoryPath(click.Path):
+    """A directory by name; the empty name, an unset variable most likely, does not mean the current one."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse the empty name."""
+        if value == "":
+            self.fail("an empty name is no directory (is a variable unset?)", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 
 RETIRED = {
     "--cursor": "the cursor lives in the state directory: use --state-dir",
@@ -31,6 +54,7 @@ RETIRED = {
     "--registry-root": "PEFT actions are not part of this version",
     "--export-root": "PEFT actions are not part of this version",
     "--adapter-root": "PEFT actions are not part of this version",
+    "--peft-release-config": "PEFT actions are not part of this version",
     "--policy": "the bounds of the published policy are built in",
 }
 
@@ -40,7 +64,10 @@ def default_state_dir() -> Path:
     from_systemd = os.environ.get("STATE_DIRECTORY", "").split(":")[0]
     if from_systemd:
         return Path(from_systemd)
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    try:
+        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    except RuntimeError:
+        fail("this user has no home directory; name the state directory with --state-dir", Exit.USAGE)
     return Path(base) / "ticket-agent"
 
 
@@ -49,7 +76,10 @@ def _retired(flag: str, advice: str) -> Callable[[CommandT], CommandT]:
         if value is not None:
             raise click.UsageError(f"{flag} is not an option here: {advice}")
 
-    return click.option(flag, hidden=True, expose_value=False, callback=refuse, is_eager=True)
+    # Some of them were switches: the advice must come with and without a value behind the flag.
+    return click.option(
+        flag, hidden=True, expose_value=False, callback=refuse, is_eager=True, is_flag=False, flag_value=""
+    )
 
 
 def _apply(command: CommandT, decorators: list[Callable[[CommandT], CommandT]]) -> CommandT:
@@ -62,7 +92,7 @@ def state_dir_option(command: CommandT) -> CommandT:
     """``--state-dir`` alone, for the commands that only read a journal."""
     return click.option(
         "--state-dir",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=DirectoryPath(),
         default=None,
         show_default="$STATE_DIRECTORY or ~/.local/state/ticket-agent",
         help="Directory of journal, cursor and fence.",
@@ -92,7 +122,7 @@ def hive_options(command: CommandT) -> CommandT:
 
 
 def agent_options(command: CommandT) -> CommandT:
-    """Everything that `run` and `once` take."""
+    """Everything that `run`, `once` and `doctor` take."""
     path = click.Path(path_type=Path, dir_okay=False)
     retired: list[Callable[[CommandT], CommandT]] = [
         _retired(flag, advice) for flag, advice in RETIRED.items()
@@ -112,12 +142,15 @@ def agent_options(command: CommandT) -> CommandT:
             click.option(
                 "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default info."
             ),
-            click.option(
-                "--mock", is_flag=True, help="Serve an embedded reference hive instead of a real one."
-            ),
             *retired,
         ],
     )
+
+
+def mock_option(command: CommandT) -> CommandT:
+    """``--mock``, for the commands that serve."""
+    text = "Serve an embedded reference hive; its journal stays apart from a real one's."
+    return click.option("--mock", is_flag=True, help=text)(command)
 
 
 def config_from(options: dict[str, Any]) -> AgentConfig:
@@ -155,7 +188,10 @@ def _state_default(options: dict[str, Any], state_dir: Path | None) -> dict[str,
     config_path = options.get("config")
     if config_path is not None and _names_state_dir(config_path):
         return {}
-    return {"state_dir": str(default_state_dir())}
+    directory = default_state_dir()
+    # An embedded hive numbers its admissions anew each time; a real hive's journal must never hold them.
+    chosen = directory.with_name(f"{directory.name}-mock") if options.get("mock") else directory
+    return {"state_dir": str(chosen)}
 
 
 def _names_state_dir(path: Path) -> bool:
@@ -163,5 +199,5 @@ def _names_state_dir(path: Path) -> bool:
 
     try:
         return "state_dir" in tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ __all__ = [
     "age",
     "emit_json",
     "fail",
+    "plain",
     "stamp",
     "state_text",
     "styled",
@@ -43,8 +45,16 @@ STATE_COLOURS = {
 
 def fail(text: str, code: Exit) -> NoReturn:
     """Say in one line what is wrong and what to do, and end with the documented code."""
-    click.echo(f"ticket-agent: {text}", err=True)
+    with contextlib.suppress(OSError):
+        click.echo(f"ticket-agent: {plain(' '.join(text.split()))}", err=True)
     sys.exit(int(code))
+
+
+def plain(text: str) -> str:
+    """Return ``text`` with everything that is not printable escaped, so that a terminal shows it and no more."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def emit_json(kind: str, document: Mapping[str, Any]) -> None:

@@ -14,13 +14,14 @@ from ticket_agent.cli.assembly import (
     boot_id,
     events_for,
     exit_of,
+    exit_of_hive,
     now_ms,
     opened_agent,
     opened_store,
     pid,
     stop_on_signals,
 )
-from ticket_agent.cli.options import agent_options, config_from
+from ticket_agent.cli.options import agent_options, config_from, mock_option
 from ticket_agent.cli.output import emit_json, fail
 from ticket_agent.exits import Exit
 
@@ -39,6 +40,7 @@ _NO_TICKETS = "ticket-agent: this hive's manifest does not enable host tickets; 
 
 @click.command()
 @agent_options
+@mock_option
 @click.option("--run-once", is_flag=True, help="The same as the command `once`.")
 def run(*, run_once: bool, mock: bool, **options: Any) -> None:
     """Serve a hive until SIGTERM or SIGINT: finish the current step, leave the journal consistent."""
@@ -47,6 +49,7 @@ def run(*, run_once: bool, mock: bool, **options: Any) -> None:
 
 @click.command()
 @agent_options
+@mock_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line about the pass.")
 def once(*, mock: bool, as_json: bool, **options: Any) -> None:
     """Look at the hive once, move every ticket as far as it goes, exit with what is left behind."""
@@ -58,14 +61,14 @@ def _serve(options: dict[str, Any], *, mock: bool, only_once: bool, as_json: boo
     with contextlib.ExitStack() as stack:
         if mock:
             stack.enter_context(_embedded_hive(options))
-        config = config_from(options)
+        config = config_from(options | {"mock": mock})
         if not config.enabled:
             click.echo(_NO_TICKETS)
             sys.exit(int(Exit.OK))
         events = events_for(config)
         store = stack.enter_context(opened_store(config))
         agent = stack.enter_context(opened_agent(config, store, events))
-        _announce(store, events)
+        _announce(store, events, config)
         code = _guarded(agent, store, events, config, stop, only_once=only_once)
         if only_once:
             _report(agent, store, code, as_json=as_json)
@@ -82,12 +85,8 @@ def _guarded(
     only_once: bool,
 ) -> Exit:
     from ticket_agent.journal.errors import JournalError, JournalPoisonedError  # noqa: PLC0415 - start-up time
-    from ticket_agent.protocol.namespace import (  # noqa: PLC0415 - start-up time
-        HiveAuthError,
-        HiveBusyError,
-        HiveError,
-        HiveRefusedError,
-    )
+    from ticket_agent.protocol.errors import ProtocolError  # noqa: PLC0415 - start-up time
+    from ticket_agent.protocol.namespace import HiveError  # noqa: PLC0415 - start-up time
 
     try:
         if only_once:
@@ -99,10 +98,10 @@ def _guarded(
         fail(str(error), Exit.POISONED)
     except JournalError as error:
         fail(str(error), Exit.DEGRADED)
-    except (HiveAuthError, HiveRefusedError) as error:
-        fail(str(error), Exit.HIVE_REFUSED)
-    except (HiveBusyError, HiveError) as error:
-        fail(str(error), Exit.HIVE_UNREACHABLE)
+    except HiveError as error:
+        fail(str(error), exit_of_hive(error))
+    except ProtocolError as error:
+        fail(f"the hive wrote what no hive should: {error}", Exit.FAILURE)
     events.emit("info", "stopped", ended=agent.totals.ended, open=len(store.open_records()))
     return exit_of(agent, store)
 
@@ -120,11 +119,12 @@ def _run_until_stopped(agent: Agent, config: AgentConfig, stop: Any) -> None:
         os.close(directory)
 
 
-def _announce(store: JournalStore, events: EventLog) -> None:
+def _announce(store: JournalStore, events: EventLog, config: AgentConfig) -> None:
     events.emit(
         "info",
         "started",
         pid=pid(),
+        state_dir=str(config.state_dir),
         records=len(store.records),
         open=len(store.open_records()),
         epoch=store.cursor.epoch,

@@ -11,7 +11,7 @@ import click
 
 from ticket_agent.cli.assembly import now_ms
 from ticket_agent.cli.options import default_state_dir, state_dir_option
-from ticket_agent.cli.output import age, emit_json, fail, state_text, styled, table
+from ticket_agent.cli.output import age, emit_json, fail, plain, state_text, styled, table
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.journal.view import JournalView
 
-__all__ = ["journal_view", "status"]
+__all__ = ["daemon_status", "journal_view", "require_journal", "status"]
 
 
 @click.command()
@@ -29,7 +29,7 @@ def status(*, state_dir: Path | None, as_json: bool) -> None:
     """Show the state of a journal; the exit code is 4 when degraded, 7 when uncertain operations remain."""
     directory = state_dir or default_state_dir()
     view = journal_view(directory)
-    document = _document(view, _left_by_daemon(directory))
+    document = _document(view, daemon_status(directory))
     if as_json:
         emit_json("status", document)
     else:
@@ -43,25 +43,47 @@ def journal_view(directory: Path) -> JournalView:
     from ticket_agent.journal.view import read_journal  # noqa: PLC0415 - start-up time
 
     try:
+        require_journal(directory)
         return read_journal(directory)
     except (JournalError, OSError) as error:
         fail(f"cannot read a journal in {directory}: {error}", Exit.FAILURE)
 
 
-def _left_by_daemon(directory: Path) -> dict[str, Any]:
+def require_journal(directory: Path) -> None:
+    """Refuse a directory that no agent ever used: an empty answer about the wrong one would reassure.
+
+    Raises:
+        StateDirError: it has no folder of records.
+    """
+    from ticket_agent.journal.errors import StateDirError  # noqa: PLC0415 - start-up time
+
+    if directory.is_dir() and not directory.is_symlink() and not os.path.lexists(directory / "ops"):
+        raise StateDirError("it has no folder `ops`; name the state directory of an agent")
+
+
+def daemon_status(directory: Path) -> dict[str, Any] | None:
+    """What the daemon last said about itself; None when it said nothing that can be understood."""
     from ticket_agent.agent.statusfile import read_status  # noqa: PLC0415 - start-up time
 
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
-        return {}
+        return None
     try:
-        return read_status(fd) or {}
+        found = read_status(fd)
+    except (OSError, RecursionError):
+        return None
     finally:
         os.close(fd)
+    expected: dict[str, type] = {"unix_ms": int, "hive": str, "waiting": dict, "unparsable": dict, "skipped": dict}
+    if found is None or not all(isinstance(found.get(name), kind) for name, kind in expected.items()):
+        return None
+    return found
 
 
-def _document(view: JournalView, daemon: dict[str, Any]) -> dict[str, Any]:
+def _document(view: JournalView, daemon: dict[str, Any] | None) -> dict[str, Any]:
+    from ticket_agent.journal.gaps import covers  # noqa: PLC0415 - start-up time
+
     states: dict[str, int] = {}
     for record in view.records.values():
         states[record.state.value] = states.get(record.state.value, 0) + 1
@@ -88,53 +110,66 @@ def _document(view: JournalView, daemon: dict[str, Any]) -> dict[str, Any]:
         "quarantined": [{"file": item.name, "reason": item.reason} for item in view.quarantined],
         "cursor_problem": view.cursor_problem,
         "held_gap": (
-            {"epoch": held.epoch, "first": held.first, "through": held.through, "reason": held.reason}
+            {
+                "epoch": held.epoch,
+                "first": held.first,
+                "through": held.through,
+                "reason": held.reason,
+                "acknowledged": covers(view.acknowledgements, held.epoch, held.first, held.through),
+            }
             if held is not None
             else None
         ),
-        "daemon": daemon or None,
+        "daemon": daemon,
         "exit": int(code),
     }
 
 
 def _print(view: JournalView, document: dict[str, Any]) -> None:
-    owner = document["owner"]
-    click.echo(f"agent: {'running, pid ' + str(owner['pid']) if owner else 'not running'}")
-    daemon = document["daemon"]
+    owner, daemon = document["owner"], document["daemon"]
+    running = f"running, pid {owner['pid'] or 'unknown'}" if owner is not None else "not running"
+    click.echo(f"agent: {running}")
     if daemon is not None:
-        click.echo(f"hive: {daemon['hive']} (as of {age(daemon['unix_ms'], now_ms())})")
+        said = age(daemon["unix_ms"], now_ms())
+        click.echo(f"hive: {plain(daemon['hive'])} ({'' if owner is not None else 'the agent said so last, '}{said})")
     click.echo(f"hive epoch: {document['epoch']}, consumed through admission {document['consumed_sequence']}")
     states = ", ".join(f"{count} {state_text(state)}" for state, count in sorted(document["states"].items()))
     click.echo(f"operations: {states or 'none'}")
     _print_open(view, daemon or {})
     for item in document["quarantined"]:
-        click.echo(styled(f"quarantined: ops/{item['file']}: {item['reason']}", "red"))
+        click.echo(styled(f"quarantined: ops/{plain(item['file'])}: {plain(item['reason'])}", "red"))
+    if document["quarantined"]:
+        click.echo("  its ticket is not executed, the others go on; `ticket-agent journal verify` tells where it broke")
     if document["cursor_problem"]:
-        click.echo(styled(f"cursor: {document['cursor_problem']}", "red"))
-    held = document["held_gap"]
-    if held is not None:
-        click.echo(
-            styled(f"gap held: admissions {held['first']}..{held['through']}: {held['reason']}", "red")
-        )
-        click.echo(
-            f"  to go on: ticket-agent journal acknowledge-gap --from {held['first']} "
-            f"--through {held['through']} --reason TEXT"
-        )
+        click.echo(styled(f"cursor: {plain(document['cursor_problem'])}", "red"))
+    if document["held_gap"] is not None:
+        _print_gap(document["held_gap"])
     skipped = {name: count for name, count in (daemon or {}).get("skipped", {}).items() if count}
     if skipped:
         click.echo(f"skipped lines: {json.dumps(skipped)}")
 
 
+def _print_gap(held: dict[str, Any]) -> None:
+    text = f"gap held: admissions {held['first']}..{held['through']}: {plain(held['reason'])}"
+    click.echo(styled(text, "red"))
+    if held["acknowledged"]:
+        click.echo("  acknowledged; a running agent goes on at its next pass")
+    else:
+        click.echo(
+            f"  to give them up: ticket-agent journal acknowledge-gap --from {held['first']} "
+            f"--through {held['through']} --reason TEXT"
+        )
+
+
 def _print_open(view: JournalView, daemon: dict[str, Any]) -> None:
-    waiting = daemon.get("waiting", {})
+    said = daemon.get("waiting", {}) | daemon.get("unparsable", {})
     rows = []
     for record in sorted(view.records.values(), key=lambda record: (record.epoch, record.sequence)):
         if record.terminal:
             continue
         state = "uncertain" if record.uncertain is not None and record.result is None else record.state.value
-        why = record.uncertain.detail if record.uncertain is not None else waiting.get(record.key, "")
-        rows.append(
-            [str(record.sequence), record.key, state_text(state), age(record.changed_unix_ms, now_ms()), why]
-        )
+        why = record.uncertain.detail if record.uncertain is not None else str(said.get(record.key, ""))
+        since = age(record.changed_unix_ms, now_ms())
+        rows.append([str(record.sequence), plain(record.key), state_text(state), since, plain(why)])
     if rows:
         click.echo(table(["SEQ", "TICKET", "STATE", "SINCE", "WHY"], rows))

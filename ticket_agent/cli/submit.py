@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from ticket_agent.cli.assembly import console, now_ms
+from ticket_agent.cli.assembly import console, exit_of_hive, now_ms
 from ticket_agent.cli.options import config_from, hive_options
 from ticket_agent.cli.output import emit_json, fail
 from ticket_agent.exits import Exit
@@ -45,7 +45,7 @@ def submit(*, dry_run: bool, as_json: bool, **options: Any) -> None:
     submit through it only while no agent is attached, or through a second console of the reference hive.
     """
     from ticket_agent.protocol import ProtocolError, parse_spec  # noqa: PLC0415 - pydantic
-    from ticket_agent.protocol.namespace import HiveAuthError, HiveError  # noqa: PLC0415 - start-up time
+    from ticket_agent.protocol.namespace import HiveError  # noqa: PLC0415 - start-up time
 
     config = config_from(options)
     namespace = console(config)
@@ -60,10 +60,8 @@ def submit(*, dry_run: bool, as_json: bool, **options: Any) -> None:
         _append(namespace, config, text, spec.id, as_json=as_json)
     except ProtocolError as error:
         fail(f"this is no valid request: {error}", Exit.USAGE)
-    except HiveAuthError as error:
-        fail(str(error), Exit.HIVE_REFUSED)
     except HiveError as error:
-        fail(str(error), Exit.HIVE_UNREACHABLE)
+        fail(str(error), exit_of_hive(error))
     finally:
         namespace.close()
 
@@ -146,21 +144,20 @@ def _append(namespace: Namespace, config: AgentConfig, text: str, ticket_id: str
     answer = namespace.append(paths.spec, text)
     match answer:
         case Acked():
-            if as_json:
-                emit_json("submit", {"id": ticket_id, "admitted": True, "line": text})
-            else:
-                click.echo(f"admitted: {ticket_id}")
+            _tell_admitted(ticket_id, text, as_json=as_json)
         case Refused(refusal):
             fail(f"root refused the request: {refusal.text}", Exit.HIVE_REFUSED)
         case Unknown(why):
-            _after_lost_answer(namespace, paths.spec, text, ticket_id, why)
+            if text not in namespace.read(paths.spec):
+                _unknown(ticket_id, why)
+            _tell_admitted(ticket_id, text, as_json=as_json, note=" (read back; the answer itself was lost)")
 
 
-def _after_lost_answer(namespace: Namespace, path: str, text: str, ticket_id: str, why: str) -> None:
-    if text in namespace.read(path):
-        click.echo(f"admitted: {ticket_id} (read back; the answer itself was lost)")
-        return
-    _unknown(ticket_id, why)
+def _tell_admitted(ticket_id: str, text: str, *, as_json: bool, note: str = "") -> None:
+    if as_json:
+        emit_json("submit", {"id": ticket_id, "admitted": True, "line": text})
+    else:
+        click.echo(f"admitted: {ticket_id}{note}")
 
 
 def _unknown(ticket_id: str, why: str) -> NoReturn:
