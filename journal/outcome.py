@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "MAX_DETAIL_BYTES",
@@ -34,7 +36,7 @@ def bounded_detail(text: str) -> str:
     Non-ASCII characters are written as backslash escapes, because the console carries ASCII only.
     """
     ascii_text = text.encode("ascii", "backslashreplace").decode("ascii")
-    line = "".join(" " if ord(char) < 0x20 or ord(char) == 0x7F else char for char in ascii_text)
+    line = "".join(char if char.isprintable() else " " for char in ascii_text)
     return line.strip()[:MAX_DETAIL_BYTES].strip() or NO_DETAIL
 
 
@@ -87,21 +89,21 @@ class PlanRefusedError(Exception):
     """``plan`` found that the request can never be performed; a definite refusal, nothing was dispatched."""
 
 
-RequestT = TypeVar("RequestT", contravariant=True)
+RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
 
 
-class Provider(Protocol[RequestT]):
+class Provider(Protocol[RequestT_contra]):
     """One provider action.
 
-    ``plan`` only reads; it raises :class:`PlanRefusedError` for a definite refusal, and lets transport errors
-    through (the operation then waits in ``prepared``). ``execute`` is called at most once per operation, after
-    the plan is durable. ``observe`` only reads and may be called any number of times.
+    ``plan`` only reads; it raises :class:`PlanRefusedError` for a definite refusal and lets transport errors
+    through (the operation then waits in ``prepared``). ``execute`` is called at most once per operation, and
+    only after the plan is durable. ``observe`` only reads and may be called any number of times.
     """
 
-    def lane(self, request: RequestT) -> str:
+    def lane(self, request: RequestT_contra) -> str:
         """Name of the resource; operations with the same lane run in sequence order."""
 
-    def plan(self, request: RequestT) -> Plan:
+    def plan(self, request: RequestT_contra) -> Plan:
         """Look at the world and decide what to do."""
 
     def execute(self, plan: Plan) -> Outcome:

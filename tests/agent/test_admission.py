@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ticket_agent.agent.admission import Consumed, StreamView, Verdict, classify, line_digest, line_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def line(sequence: int, filler: str = "x") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from agent_support import AgentProcess, Books, Caller, agent_on, books_of
@@ -13,6 +13,9 @@ from hive_support import LEASE_CTL, ManualClock, running_hive
 
 from ticket_agent.hive.reference import Fault, FaultKind, Faults, ReferenceHive
 from ticket_agent.journal.view import read_journal
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TICKETS = 200
 WORKERS = 16

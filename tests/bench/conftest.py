@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from bench_table import Table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _TABLE = Table()
 
 
 @pytest.fixture
-def table() -> Iterator[Table]:
+def table() -> Table:
     return _TABLE
 
 

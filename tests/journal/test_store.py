@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,6 +47,7 @@ from ticket_agent.journal.space import Limits
 from ticket_agent.journal.store import JournalStore
 from ticket_agent.journal.transitions import TRANSITIONS, Event, State
 from ticket_agent.journal.values import record_name
+from ticket_agent.journal.view import read_journal, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -444,6 +446,44 @@ def test_two_files_of_one_key_are_both_quarantined(tmp_path: Path) -> None:
         assert sorted(entry.sequence or 0 for entry in store.quarantined) == [1, 2, 3]
         with pytest.raises(QuarantinedRecordError):
             prepare(store, KEY, 4)
+
+
+WRONG_BODIES: dict[str, Callable[[bytes], bytes]] = {
+    "no result": lambda body: body.replace(b'"result":', b'"withdrawn":"x","uncertain":', 1),
+    "float": lambda body: body.replace(b'"seq":5', b'"seq":5.0'),
+    "repeated member": lambda body: body.replace(b'"epoch":1,', b'"epoch":1,"epoch":1,'),
+    "history skips": lambda body: body.replace(b'"state":"executing"', b'"state":"result-published"'),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_BODIES)
+def test_a_terminal_record_of_another_hand_is_met_at_the_look_up(tmp_path: Path, case: str) -> None:
+    with open_store(tmp_path) as store:
+        walk(store)
+        walk(store, "other", 2)
+    file = tmp_path / "ops" / record_name(1, KEY)
+    body = file.read_bytes().split(b"\n", 1)[1]
+    forged = WRONG_BODIES[case](body)
+    assert forged != body
+    head = f"ticket-agent-journal/v1 sha256={sha256(forged).hexdigest()} bytes={len(forged)}\n"
+    file.write_bytes(head.encode() + forged)
+    with open_store(tmp_path) as store:
+        with pytest.raises(QuarantinedRecordError, match=file.name):
+            prepare(store)
+        assert store.poisoned is None
+        assert store.completed_through(FAMILY, 1) == 2
+    assert [entry.name for entry in read_journal(tmp_path).quarantined] == [file.name]
+    assert [verdict.file for verdict in verify(tmp_path) if not verdict.ok] == [f"ops/{file.name}"]
+
+
+def test_a_terminal_record_with_a_wrong_identity_is_quarantined_at_the_start(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        walk(store)
+    record_file(tmp_path).rename(tmp_path / "ops" / record_name(2, KEY))
+    with open_store(tmp_path) as store:
+        (entry,) = store.quarantined
+        assert "name should be" in entry.reason
+        assert entry.sequence == 2
 
 
 def test_a_file_that_appears_after_the_start_is_not_overwritten(tmp_path: Path) -> None:

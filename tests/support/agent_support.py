@@ -10,11 +10,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hive_support import TOKEN, ManualClock, raw_grant
 
@@ -27,11 +25,16 @@ from ticket_agent.gpu.compat import compat_lease_providers
 from ticket_agent.gpu.lease import lease_providers
 from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace
 from ticket_agent.hive.reference import ConsoleServer, ReferenceHive, RefusalError
-from ticket_agent.journal.fs import Fs
 from ticket_agent.journal.store import JournalStore, Limits
-from ticket_agent.journal.values import Record
 from ticket_agent.journal.view import read_journal
 from ticket_agent.protocol.namespace import HiveError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ticket_agent.journal.fs import Fs
+    from ticket_agent.journal.values import Record
 
 NEVER = threading.Event()
 BOOT = "boot-of-the-test"
@@ -215,13 +218,11 @@ def books_of(hive: ReferenceHive, state_dir: Path, tickets: list[str]) -> Books:
     effects: Counter[str] = Counter()
     for effect, count in hive.effects.items():
         effects[effect.subject.replace("lease-", "t")] += count
-    outcomes = {
-        ticket: by_id[ticket].result.outcome for ticket in tickets if by_id[ticket].result is not None
-    }
+    settled = {ticket: by_id[ticket].result for ticket in tickets}
     results = Counter({ticket: len(hive.terminal_lines((ticket, f"key-{ticket}"))) for ticket in tickets})
     return Books(
         effects=effects,
         results=results,
-        outcomes={ticket: str(outcome) for ticket, outcome in outcomes.items()},
+        outcomes={ticket: result.outcome for ticket, result in settled.items() if result is not None},
         states={ticket: by_id[ticket].state.value for ticket in tickets},
     )

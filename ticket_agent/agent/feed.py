@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ticket_agent.protocol.namespace import HiveRefusedError, HiveUnreachableError, Namespace
+from ticket_agent.protocol.errors import ProtocolError
+from ticket_agent.protocol.namespace import (
+    HiveRefusedError,
+    HiveUnreachableError,
+    HiveViolationError,
+    Namespace,
+)
 from ticket_agent.protocol.retention import Retention, parse_retention
 
 if TYPE_CHECKING:
@@ -126,7 +132,10 @@ class Feed:
         return self._read(self._paths.spec)
 
     def _retention(self) -> dict[str, Retention]:
-        return parse_retention(self._namespace.read(self._paths.retention))
+        try:
+            return parse_retention(self._namespace.read(self._paths.retention))
+        except ProtocolError as error:
+            raise HiveViolationError(f"{self._paths.retention} is malformed: {error}") from error
 
     def _read(self, path: str) -> tuple[str, ...]:
         try:

@@ -91,7 +91,7 @@ class Intake:
         self._acknowledgements = acknowledgements
         self.counters = Counters()
         self.incomplete = False
-        """The last look was not taken over as a whole, because the disk was full; the same look must come again."""
+        """The last look was not taken over as a whole, because the disk was full; it must come again."""
         self._parsed: dict[str, _Line] = {}
         self._callers: dict[str, str | None] = {}
         self._catch_up_epoch()

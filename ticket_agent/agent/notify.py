@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ServiceNotifier"]
 
+MAX_DIGITS = 20
+
 
 class ServiceNotifier:
     """Speaks to ``$NOTIFY_SOCKET`` when there is one; a manager that does not listen is no error of ours."""
@@ -52,4 +54,6 @@ def _watchdog_interval(environ: Mapping[str, str], pid: int) -> float | None:
     text, owner = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
     if not text.isascii() or not text.isdigit() or (owner and owner != str(pid)):
         return None
-    return int(text) / 1_000_000
+    # As the manager's own library has it: zero, or more than 64 bits, is no interval.
+    microseconds = int(text[:MAX_DIGITS])
+    return microseconds / 1_000_000 if microseconds and len(text) < MAX_DIGITS else None

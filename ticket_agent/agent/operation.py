@@ -29,7 +29,9 @@ class Operation:
         spec: the admitted request, parsed from the record's exact bytes.
         provider: who performs and observes it.
         lane: operations of one lane run in sequence order.
-        group: results of one group are published in admission order: the receipt Worker; None for version 1.
+        group: results of one group are published in admission order: the receipt Worker in the identity
+            that was admitted, because a later Worker of the same id has a count of its own; None for
+            version 1.
         admission: whether root still knows the admission.
         forgotten_why: the evidence for that, once it is :attr:`Admission.FORGOTTEN`.
         audited: intermediate states whose lines are known to be visible.
@@ -72,8 +74,20 @@ def open_operation(record: Record, spec: HostTicketSpec, provider: Provider[Host
         spec=spec,
         provider=provider,
         lane=provider.lane(spec),
-        group=spec.receipt_worker_id if record.family != V1_FAMILY else None,
+        group=_worker_identity(record, spec) if record.family != V1_FAMILY else None,
     )
+
+
+def _worker_identity(record: Record, spec: HostTicketSpec) -> str:
+    parts = (
+        record.epoch,
+        spec.receipt_worker_id,
+        spec.resolved_worker_slot,
+        spec.resolved_lease_epoch,
+        spec.receipt_supervisor_generation,
+        spec.receipt_cap_generation,
+    )
+    return "/".join(str(part) for part in parts)
 
 
 def spec_of(record: Record) -> HostTicketSpec:

@@ -7,8 +7,10 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from ticket_agent.journal.outcome import bounded_detail
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ticket_agent.agent.loop import Agent
 
@@ -78,8 +80,8 @@ class StatusFile:
             "ended": agent.totals.ended,
             "by_outcome": dict(agent.totals.by_outcome),
             "outages": agent.totals.outages,
-            "waiting": dict(sorted(waiting.items())[:MAX_WAITING]),
-            "unparsable": dict(sorted(agent.unparsable.items())[:MAX_WAITING]),
+            "waiting": _bounded(waiting),
+            "unparsable": _bounded(agent.unparsable),
             "skipped": {
                 "malformed_callers": counters.malformed_callers,
                 "other_hive": counters.other_hive,
@@ -87,6 +89,10 @@ class StatusFile:
                 "malformed_results": agent.streams.malformed,
             },
         }
+
+
+def _bounded(reasons: Mapping[str, str]) -> dict[str, str]:
+    return {key: bounded_detail(why) for key, why in sorted(reasons.items())[:MAX_WAITING]}
 
 
 def read_status(dir_fd: int) -> dict[str, Any] | None:

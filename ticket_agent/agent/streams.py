@@ -70,13 +70,15 @@ class ResultStreams:
         """Make a line visible: read back first where an earlier answer may have been lost, then append once.
 
         Raises:
-            HiveError: the streams cannot be read, or the append could not even be sent.
+            HiveError: the streams cannot be read, or nothing was sent because the session of that reading
+                is over.
         """
         self.refresh()
         canonical = _canonical(line)
         if canonical is not None and (path, canonical) in self._lines:
             return Publication(visible=True, why="already visible")
-        match self._namespace.append(path, line):
+        # A hive that rebooted since the reading must not get it: there it could answer another admission.
+        match self._namespace.append(path, line, session=self._session):
             case Acked():
                 return Publication(visible=True, why="acknowledged")
             case Refused(refusal):

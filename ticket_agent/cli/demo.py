@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ticket_agent.cli.options import DirectoryPath
-from ticket_agent.cli.output import fail, state_text, styled, table
+from ticket_agent.cli.output import fail, stamp, state_text, styled, table
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
@@ -73,10 +73,7 @@ def _show_json(event: dict[str, Any]) -> None:
 
 
 def _show(event: dict[str, Any]) -> None:
-    moment = event["unix_ms"] % 86_400_000
-    clock = (
-        f"{moment // 3_600_000:02d}:{moment // 60_000 % 60:02d}:{moment // 1000 % 60:02d}.{moment % 1000:03d}"
-    )
+    clock = stamp(event["unix_ms"])[11:-1]
     if event["event"] == "transition":
         name = f"{event['action']:<18} {event['key'].split(':')[1]:<14}"
         arrow = f"{event['before']} -> {state_text(event['state'])}"
@@ -87,9 +84,8 @@ def _show(event: dict[str, Any]) -> None:
         )
         click.echo(f"{clock}  #{event['sequence']:<3} {name} {arrow}{detail}")
     elif event["event"] in {"killed", "restarted", "started", "uncertain", "hive"}:
-        click.echo(
-            f"{clock}  {styled(event['event'].upper(), 'magenta', bold=True)} {event.get('detail', '')}".rstrip()
-        )
+        name = styled(event["event"].upper(), "magenta", bold=True)
+        click.echo(f"{clock}  {name} {event.get('detail', '')}".rstrip())
 
 
 def _print_books(books: Any, keep: Path | None) -> None:

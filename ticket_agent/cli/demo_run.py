@@ -205,7 +205,11 @@ class DemoRun:
                 try:
                     event = json.loads(line)
                 except ValueError:
-                    event = {"event": "message", "unix_ms": now_ms(), "detail": line.strip().removeprefix("ticket-agent: ")}
+                    event = {
+                        "event": "message",
+                        "unix_ms": now_ms(),
+                        "detail": line.strip().removeprefix("ticket-agent: "),
+                    }
                 self._events.put(event)
         self._events.put({"event": "agent-gone", "pid": agent.pid})
 

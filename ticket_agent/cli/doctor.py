@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import sys
 import time
 from dataclasses import dataclass
@@ -10,15 +12,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ticket_agent.cli.assembly import console
+from ticket_agent.cli.assembly import console, exit_of_hive, now_ms
 from ticket_agent.cli.options import agent_options, config_from
-from ticket_agent.cli.output import emit_json, styled, table
+from ticket_agent.cli.output import age, emit_json, plain, styled, table
+from ticket_agent.cli.status import daemon_status
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pathlib import Path
+
     from ticket_agent.config import AgentConfig
+    from ticket_agent.protocol.namespace import HiveBusyError
 
 __all__ = ["doctor"]
 
@@ -50,7 +56,10 @@ def doctor(*, offline: bool, as_json: bool, **options: Any) -> None:
         for check in checks:
             emit_json("check", {"name": check.name, "verdict": check.verdict, "detail": check.detail})
     else:
-        rows = [[check.name, styled(check.verdict, colours[check.verdict]), check.detail] for check in checks]
+        rows = [
+            [check.name, styled(check.verdict, colours[check.verdict]), plain(check.detail)]
+            for check in checks
+        ]
         click.echo(table(["CHECK", "VERDICT", "DETAIL"], rows))
     failed = [check.code for check in checks if check.verdict == "fail"]
     sys.exit(int(failed[0] if failed else Exit.OK))
@@ -66,64 +75,81 @@ def _checks(config: AgentConfig, *, offline: bool) -> Iterator[Check]:
 
 def _directory(config: AgentConfig) -> Iterator[Check]:
     path = config.state_dir
-    if path.is_symlink():
-        yield Check(
-            "state directory", "fail", f"{path} is a symlink; name the directory itself", Exit.FAILURE
-        )
-        return
     try:
-        found = path.stat()
+        found = path.lstat()
     except FileNotFoundError:
-        yield Check(
-            "state directory", "ok", f"{path} does not exist yet; the agent creates it with mode 0700"
-        )
+        text = f"{path} does not exist yet; the agent creates it with mode 0700"
+        yield Check("state directory", "ok", text)
         return
     except OSError as error:
         yield Check("state directory", "fail", f"{path}: {error.strerror}", Exit.FAILURE)
         return
-    if found.st_uid != os.geteuid():
-        detail = f"{path} belongs to uid {found.st_uid}; run as its owner, uid {os.geteuid()} is another"
-        yield Check("state directory", "fail", detail, Exit.FAILURE)
-    elif found.st_mode & 0o022:
-        yield Check("state directory", "fail", f"{path} is writable by others; chmod go-w it", Exit.FAILURE)
+    problem = _problem_of(path, found)
+    if problem is not None:
+        yield Check("state directory", "fail", problem, Exit.FAILURE)
     else:
         yield Check("state directory", "ok", f"{path}, mode {found.st_mode & 0o777:04o}")
-    disk = os.statvfs(path)
+    if stat.S_ISDIR(found.st_mode):
+        yield _disk(path)
+
+
+def _problem_of(path: Path, found: os.stat_result) -> str | None:
+    """Why the agent would not accept its directory, with what to do; None when it would."""
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{path} is a symlink or not a directory; name the directory itself"
+    if found.st_uid != os.geteuid():
+        return (
+            f"{path} belongs to uid {found.st_uid}, you are {os.geteuid()}; the agent must run as its owner"
+        )
+    if found.st_mode & 0o022:
+        return f"{path} can be written by others; run: chmod go-w {path}"
+    return None
+
+
+def _disk(path: Path) -> Check:
+    try:
+        disk = os.statvfs(path)
+    except OSError as error:
+        return Check("disk", "warn", f"{path}: {error.strerror}")
     free = disk.f_bavail * disk.f_frsize
-    verdict: Literal["ok", "warn"] = "ok" if free >= MIN_FREE_BYTES else "warn"
-    yield Check("disk", verdict, f"{free // (1024 * 1024)} MiB free, {disk.f_favail} inodes")
+    text = f"{free // (1024 * 1024)} MiB free, {disk.f_favail} inodes"
+    if free < MIN_FREE_BYTES:
+        need = MIN_FREE_BYTES // (1024 * 1024)
+        return Check("disk", "warn", f"{text}; below {need} MiB tickets may have to wait, make room")
+    return Check("disk", "ok", text)
 
 
 def _journal(config: AgentConfig) -> Iterator[Check]:
     from ticket_agent.journal.errors import JournalError  # noqa: PLC0415 - start-up time
     from ticket_agent.journal.view import read_journal  # noqa: PLC0415 - start-up time
 
-    if not config.state_dir.exists():
+    if not os.path.lexists(config.state_dir):
         return
     try:
         view = read_journal(config.state_dir)
     except (JournalError, OSError) as error:
         yield Check("journal", "fail", str(error), Exit.FAILURE)
         return
-    owner = f"held by pid {view.owner.pid}" if view.owner is not None else "free"
+    owner = f"held by pid {view.owner.pid or 'unknown'}" if view.owner is not None else "free"
     yield Check("fence", "ok", owner)
     if view.quarantined or view.cursor_problem:
-        detail = (
-            view.cursor_problem or f"{len(view.quarantined)} unreadable record(s); see `ticket-agent status`"
-        )
+        count = len(view.quarantined)
+        detail = view.cursor_problem or f"{count} unreadable record(s); see `ticket-agent journal verify`"
         yield Check("journal", "fail", detail, Exit.DEGRADED)
     else:
         open_count = sum(not record.terminal for record in view.records.values())
         yield Check("journal", "ok", f"{len(view.records)} records, {open_count} open")
     if view.cursor.held is not None:
-        yield Check("admissions", "fail", f"gap held: {view.cursor.held.reason}", Exit.DEGRADED)
+        detail = f"gap held: {view.cursor.held.reason}; see `ticket-agent status`"
+        yield Check("admissions", "fail", detail, Exit.DEGRADED)
 
 
 def _clock(config: AgentConfig) -> Iterator[Check]:
     del config
     now = time.time()
     if now < EARLIEST_CLOCK_S:
-        yield Check("clock", "fail", "the wall clock was never set; expiry cannot be judged", Exit.FAILURE)
+        text = "the wall clock was never set, so expiry cannot be judged; set it before the agent runs"
+        yield Check("clock", "fail", text, Exit.FAILURE)
     else:
         yield Check("clock", "ok", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)))
 
@@ -141,27 +167,47 @@ def _gpus(config: AgentConfig) -> Iterator[Check]:
 
 
 def _hive(config: AgentConfig) -> Iterator[Check]:
-    from ticket_agent.protocol.lifecycle import parse_lifecycle_state, publishing_allowed  # noqa: PLC0415
-    from ticket_agent.protocol.namespace import HiveAuthError, HiveError  # noqa: PLC0415 - start-up time
+    from ticket_agent.protocol.errors import ProtocolError  # noqa: PLC0415 - start-up time
+    from ticket_agent.protocol.namespace import HiveBusyError, HiveError  # noqa: PLC0415 - start-up time
     from ticket_agent.protocol.paths import LIFECYCLE_STATE, TicketPaths  # noqa: PLC0415 - start-up time
 
+    where = f"console {config.console.host}:{config.console.port}"
     namespace = console(config)
     try:
         names = namespace.ls(TicketPaths(config.mount).directory)
-        yield Check(
-            "hive", "ok", f"console {config.console.host}:{config.console.port} serves {len(names)} nodes"
-        )
-        lines = namespace.read(LIFECYCLE_STATE)
-        state = parse_lifecycle_state(lines[0] if lines else "")
-        if publishing_allowed(state):
-            yield Check("lifecycle", "ok", state.value)
-        else:
-            yield Check(
-                "lifecycle", "warn", f"{state.value}: results wait until the hive is ONLINE or DEGRADED"
-            )
-    except HiveAuthError as error:
-        yield Check("hive", "fail", str(error), Exit.HIVE_REFUSED)
+        yield Check("hive", "ok", f"{where} serves {len(names)} ticket nodes")
+        yield _lifecycle(namespace.read(LIFECYCLE_STATE))
+    except HiveBusyError as error:
+        yield _busy(config, error)
     except HiveError as error:
-        yield Check("hive", "fail", str(error), Exit.HIVE_UNREACHABLE)
+        yield Check("hive", "fail", str(error), exit_of_hive(error))
+    except ProtocolError as error:
+        yield Check("lifecycle", "fail", str(error), Exit.FAILURE)
     finally:
         namespace.close()
+
+
+def _lifecycle(lines: list[str]) -> Check:
+    from ticket_agent.protocol.lifecycle import parse_lifecycle_state, publishing_allowed  # noqa: PLC0415
+
+    state = parse_lifecycle_state(lines[0] if lines else "")
+    if publishing_allowed(state):
+        return Check("lifecycle", "ok", state.value)
+    return Check("lifecycle", "warn", f"{state.value}: results wait until the hive is ONLINE or DEGRADED")
+
+
+def _busy(config: AgentConfig, error: HiveBusyError) -> Check:
+    """A console has one owner; that the agent of this state directory is it, is how things should be."""
+    from ticket_agent.journal.errors import JournalError  # noqa: PLC0415 - start-up time
+    from ticket_agent.journal.view import read_journal  # noqa: PLC0415 - start-up time
+
+    owner, said = None, daemon_status(config.state_dir)
+    with contextlib.suppress(JournalError, OSError):
+        owner = read_journal(config.state_dir).owner
+    if owner is None or said is None:
+        return Check("hive", "fail", str(error), exit_of_hive(error))
+    when = age(said["unix_ms"], now_ms())
+    text = (
+        f"the running agent, pid {owner.pid or 'unknown'}, owns the console; it said {when}: {said['hive']}"
+    )
+    return Check("hive", "ok" if said["hive"] == "connected" else "warn", text)

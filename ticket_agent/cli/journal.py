@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["journal"]
 
 
-_STATES = ("prepared", "executing", "provider-result-persisted", "result-published", "terminal")
+_DECIDED = "provider-result-persisted"
+_STATES = ("prepared", "executing", _DECIDED, "result-published", "terminal")
+_STATE_WIDTH = len(_DECIDED) + 2
 
 
 @click.group()
@@ -252,9 +254,8 @@ def _full(record: Record) -> dict[str, Any]:
 def _print_full(record: Record) -> None:
     full = _full(record)
     click.echo(f"operation  {record.key}   (ops/{record.name})")
-    click.echo(
-        f"action     {full['action']} on {full['subject']}, admission {record.sequence} of epoch {record.epoch}"
-    )
+    what = plain(f"{full['action']} on {full['subject']}")
+    click.echo(f"action     {what}, admission {record.sequence} of epoch {record.epoch}")
     click.echo(f"request    {plain(full['request'])}")
     click.echo("timeline")
     before: int | None = None
@@ -262,10 +263,12 @@ def _print_full(record: Record) -> None:
     for entry in record.history:
         took = f"+{entry.unix_ms - before} ms" if before is not None else ""
         restarted = styled("  (host rebooted)", "magenta") if entry.boot_id != boot else ""
-        click.echo(f"  {stamp(entry.unix_ms)}  {state_text(entry.state.value):<26} {took}{restarted}")
+        padding = " " * (_STATE_WIDTH - len(entry.state.value)) if took or restarted else ""
+        click.echo(f"  {stamp(entry.unix_ms)}  {state_text(entry.state.value)}{padding}{took}{restarted}")
         before, boot = entry.unix_ms, entry.boot_id
     if record.uncertain is not None:
-        until = stamp(record.changed_unix_ms) if record.result is not None else "now"
+        decided = [entry.unix_ms for entry in record.history if entry.state.value == _DECIDED]
+        until = stamp(decided[0]) if decided else "now"
         click.echo(
             styled(
                 f"uncertain  {stamp(record.uncertain.since_unix_ms)} .. {until}: {record.uncertain.detail}",

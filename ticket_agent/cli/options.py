@@ -41,7 +41,6 @@ class DirectoryPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-
 RETIRED = {
     "--cursor": "the cursor lives in the state directory: use --state-dir",
     "--execution-journal": "the journal is a folder of records in the state directory: use --state-dir",

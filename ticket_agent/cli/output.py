@@ -90,12 +90,14 @@ def _span(seconds: float) -> str:
 
 
 def stamp(unix_ms: int) -> str:
-    """UTC time in ISO form with milliseconds."""
+    """UTC time in ISO form with milliseconds; a time no calendar holds as its number."""
     from datetime import UTC, datetime  # noqa: PLC0415 - start-up time
 
-    return (
-        datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{unix_ms % 1000:03d}Z"
-    )
+    try:
+        moment = datetime.fromtimestamp(unix_ms // 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"unix {unix_ms} ms"
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{unix_ms % 1000:03d}Z"
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -75,7 +75,13 @@ def daemon_status(directory: Path) -> dict[str, Any] | None:
         return None
     finally:
         os.close(fd)
-    expected: dict[str, type] = {"unix_ms": int, "hive": str, "waiting": dict, "unparsable": dict, "skipped": dict}
+    expected: dict[str, type] = {
+        "unix_ms": int,
+        "hive": str,
+        "waiting": dict,
+        "unparsable": dict,
+        "skipped": dict,
+    }
     if found is None or not all(isinstance(found.get(name), kind) for name, kind in expected.items()):
         return None
     return found
@@ -131,7 +137,9 @@ def _print(view: JournalView, document: dict[str, Any]) -> None:
     click.echo(f"agent: {running}")
     if daemon is not None:
         said = age(daemon["unix_ms"], now_ms())
-        click.echo(f"hive: {plain(daemon['hive'])} ({'' if owner is not None else 'the agent said so last, '}{said})")
+        click.echo(
+            f"hive: {plain(daemon['hive'])} ({'' if owner is not None else 'the agent said so last, '}{said})"
+        )
     click.echo(f"hive epoch: {document['epoch']}, consumed through admission {document['consumed_sequence']}")
     states = ", ".join(f"{count} {state_text(state)}" for state, count in sorted(document["states"].items()))
     click.echo(f"operations: {states or 'none'}")
@@ -139,7 +147,9 @@ def _print(view: JournalView, document: dict[str, Any]) -> None:
     for item in document["quarantined"]:
         click.echo(styled(f"quarantined: ops/{plain(item['file'])}: {plain(item['reason'])}", "red"))
     if document["quarantined"]:
-        click.echo("  its ticket is not executed, the others go on; `ticket-agent journal verify` tells where it broke")
+        click.echo(
+            "  its ticket is not executed, the others go on; `ticket-agent journal verify` tells where it broke"
+        )
     if document["cursor_problem"]:
         click.echo(styled(f"cursor: {plain(document['cursor_problem'])}", "red"))
     if document["held_gap"] is not None:

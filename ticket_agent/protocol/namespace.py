@@ -78,7 +78,7 @@ AppendAnswer = Acked | Refused | Unknown
 
 
 class HiveError(Exception):
-    """Root of everything that a namespace transport raises; ``code`` is stable, the text says what to check."""
+    """Root of what a namespace transport raises; ``code`` is stable, the text says what to check."""
 
     code = "hive"
 
@@ -127,8 +127,8 @@ class HiveRefusedError(HiveError):
 class Namespace(Protocol):
     """A hive's namespace as one client sees it.
 
-    ``ls``, ``read`` and ``tail`` raise :class:`HiveError` subclasses. ``append`` never raises for what happens
-    once the command may have left this host: that is :class:`Unknown`. A failure *before* anything was sent
+    ``ls``, ``read`` and ``tail`` raise :class:`HiveError` subclasses. ``append`` never raises for what
+    happens once the command may have left this host: that is :class:`Unknown`. A failure *before* anything was sent
     (no connection, refused credential) raises.
     """
 
@@ -155,8 +155,8 @@ class Namespace(Protocol):
             path: absolute path of the node.
             line: one line of ASCII.
             session: send only in this session; if it is over, nothing is sent and
-                :class:`HiveUnreachableError` is raised. A hive that rebooted never gets what was meant for its
-                earlier life.
+                :class:`HiveUnreachableError` is raised. A hive that rebooted never gets what was meant for
+                its earlier life.
         """
 
     def close(self) -> None:
