@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 __all__ = [
     "AgentConfig",
@@ -23,6 +26,7 @@ __all__ = [
 
 MAX_CONFIG_BYTES = 256 * 1024
 MAX_MANIFEST_BYTES = 1024 * 1024
+HostName = Annotated[str, Field(pattern=r"^[!-~]{1,253}$")]
 HiveName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:][A-Za-z0-9._:-]{0,63}$")]
 
 
@@ -46,7 +50,7 @@ class ConsoleSettings(_Settings):
         allow_placeholder_token: accept well-known lab tokens such as ``changeme``.
     """
 
-    host: str = "127.0.0.1"
+    host: HostName = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 31337
     role: Literal["queen"] = "queen"
     auth_token: str | None = Field(default=None, repr=False)
@@ -113,8 +117,9 @@ class AgentConfig(_Settings):
     def _mount_is_plain(cls, value: str) -> str:
         stripped = value.rstrip("/")
         parts = stripped.split("/")[1:]
-        if not stripped.startswith("/") or not parts or any(part in {"", ".", ".."} for part in parts):
-            message = "must be an absolute path below / without . or .."
+        printable = all("!" <= char <= "~" for char in stripped)
+        if not (printable and stripped.startswith("/")) or any(part in {"", ".", ".."} for part in parts):
+            message = "must be an absolute path below / in printable ASCII, without blanks, . or .."
             raise ValueError(message)
         return stripped
 
@@ -131,7 +136,7 @@ def load_config(path: Path | None, overrides: dict[str, Any]) -> AgentConfig:
         data = _read_bounded(path, MAX_CONFIG_BYTES)
         try:
             document = tomllib.loads(data.decode("utf-8"))
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from None
     _merge(document, overrides)
     return _validate(document, source)
@@ -141,7 +146,8 @@ def apply_manifest(config: AgentConfig, path: Path) -> AgentConfig:
     """Take the host-ticket settings out of a hive's resolved manifest (root side: manifest).
 
     Unknown keys are ignored there, because the file describes a whole hive; the values that concern tickets
-    are checked as strictly as our own.
+    are checked as strictly as our own. What the TOML file or a flag names wins over the manifest, except that
+    neither can enable what the manifest does not: tickets, and actions.
 
     Raises:
         ConfigError: the file is unreadable, too large, not a JSON object, or a ticket setting is unusable.
@@ -155,19 +161,27 @@ def apply_manifest(config: AgentConfig, path: Path) -> AgentConfig:
     tickets = _table(host, "tickets", path)
     federation = _table(host, "federation", path)
     sharding = _table(document, "sharding", path)
-    changes: dict[str, Any] = {"enabled": host.get("enable") is True and tickets.get("enable") is True}
+    enabled = host.get("enable") is True and tickets.get("enable") is True
+    changes: dict[str, Any] = {"enabled": config.enabled and enabled}
     for key, table, name in (
         ("mount", host, "mount_at"),
         ("max_line_bytes", tickets, "max_line_bytes"),
         ("local_hive", federation, "local_hive"),
         ("shard_bits", sharding, "shard_bits"),
     ):
-        if name in table:
+        if name in table and key not in config.model_fields_set:
             changes[key] = table[name]
-    if isinstance(tickets.get("action_allowlist"), list):
-        changes["action_allowlist"] = frozenset(str(action).strip() for action in tickets["action_allowlist"])
+    if "action_allowlist" in tickets:
+        changes["action_allowlist"] = _allowed(config, tickets["action_allowlist"], path)
     merged = {name: getattr(config, name) for name in AgentConfig.model_fields} | changes
     return _validate(merged, f"manifest {path}")
+
+
+def _allowed(config: AgentConfig, listed: object, path: Path) -> frozenset[str]:
+    if not isinstance(listed, list) or not all(isinstance(action, str) for action in listed):
+        raise ConfigError(f"manifest {path}: `action_allowlist` is not a list of actions")
+    actions = frozenset(action.strip() for action in listed)
+    return actions if config.action_allowlist is None else actions & config.action_allowlist
 
 
 def _table(document: object, name: str, path: Path) -> dict[str, Any]:
@@ -188,15 +202,45 @@ def _merge(document: dict[str, Any], overrides: dict[str, Any]) -> None:
 
 
 def _validate(document: dict[str, Any], source: str) -> AgentConfig:
-    state_dir = document.get("state_dir")
+    state_dir, listed = document.get("state_dir"), document.get("action_allowlist")
     if isinstance(state_dir, str):
+        if not state_dir or "\0" in state_dir:
+            raise ConfigError(f"{source}: `state_dir` is not the name of a directory")
         document = document | {"state_dir": Path(state_dir)}
+    if isinstance(listed, list) and all(isinstance(action, str) for action in listed):
+        document = document | {"action_allowlist": frozenset(listed)}
     try:
         return AgentConfig.model_validate(document)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "document"
-        raise ConfigError(f"{source}: `{where}`: {first['msg']}") from None
+        raise ConfigError(f"{source}: `{where}`: {_in_words(first)}") from None
+
+
+def _in_words(problem: ErrorDetails) -> str:
+    """What the validator found, in the words of the file."""
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"unknown key; known here: {', '.join(_keys_beside(problem['loc']))}"
+        case "model_type":
+            return "must be a table"
+        case "frozen_set_type":
+            return "must be a list of actions"
+        case "is_instance_of":
+            return "must be a path in quotes"
+        case "string_pattern_mismatch":
+            return "is empty, too long or holds characters that cannot stand there"
+        case _:
+            return problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+
+
+def _keys_beside(loc: tuple[int | str, ...]) -> list[str]:
+    table: type[BaseModel] = AgentConfig
+    for part in loc[:-1]:
+        kind = table.model_fields[str(part)].annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            table = kind
+    return sorted(table.model_fields)
 
 
 def _read_bounded(path: Path, limit: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from ticket_agent.agent.admission import (
     line_offsets,
 )
 from ticket_agent.agent.keys import V1_FAMILY, V2_FAMILY, base_key, reuse_key
-from ticket_agent.agent.lookup import between, newest
 from ticket_agent.journal.cursor import MAX_EPOCHS, Cursor, EpochMark, HeldGap, StreamMark
 from ticket_agent.journal.errors import QuarantinedRecordError, StorageFullError
 from ticket_agent.journal.gaps import Acknowledgement, covers
@@ -68,7 +68,9 @@ class Intake:
         1. A record is prepared before anything about its admission is dispatched.
         2. Admissions become records in sequence order; behind a held gap none becomes one.
         3. A caller's malformed line stops nobody; a malformed line of root is held.
-        4. A new hive epoch is durable before the first admission of it is.
+        4. A new hive epoch is durable before the first admission of it is, unless the cursor's file cannot be
+           read: then each record of that epoch makes it so.
+        5. A cursor that cannot be read or written stops neither the intake nor the daemon.
     """
 
     def __init__(
@@ -91,19 +93,19 @@ class Intake:
         self._acknowledgements = acknowledgements
         self.counters = Counters()
         self.incomplete = False
-        """The last look was not taken over as a whole, because the disk was full; it must come again."""
+        """The last look was not taken over as a whole (disk full, a read failed); it must come again."""
         self._parsed: dict[str, _Line] = {}
         self._callers: dict[str, str | None] = {}
-        self._catch_up_epoch()
-        self._ends: dict[str, int] = dict(store.cursor.ends)
+        self._cursor = self._cursor_at_start()
+        self._ends: dict[str, int] = dict(self._cursor.ends)
         self._consumed = self._last_consumed()
-        newest_caller = newest(store.records.values(), V1_FAMILY, store.cursor.epoch)
+        newest_caller = store.newest(V1_FAMILY, self._cursor.epoch)
         self._newest_caller = newest_caller.request.decode("utf-8") if newest_caller is not None else None
 
     @property
     def epoch(self) -> int:
         """Number of the current hive epoch, from 1."""
-        return self._store.cursor.epoch
+        return self._cursor.epoch
 
     @property
     def visible_callers(self) -> set[str]:
@@ -113,7 +115,7 @@ class Intake:
     @property
     def held(self) -> HeldGap | None:
         """The gap behind which nothing is executed, if there is one."""
-        return self._store.cursor.held
+        return self._cursor.held
 
     def absorb(self, look: Look) -> list[Record]:
         """Prepare a record for every new admission; returns them in order.
@@ -122,6 +124,19 @@ class Intake:
             StorageFullError: never; a full disk ends the intake early and is reported as an event.
             JournalPoisonedError: a write failed; the process must end.
         """
+        fresh: list[Record] = []
+        self.incomplete = True
+        try:
+            self._absorb(look, fresh)
+        except StorageFullError as error:
+            self._events.once("warning", "intake-waits", "disk", str(error))
+        else:
+            self.incomplete = False
+            self._events.settled("intake-waits", "disk")
+        return fresh
+
+    def _absorb(self, look: Look, fresh: list[Record]) -> None:
+        self._require_durable_epoch()
         lines = self._parse(look)
         view = StreamView(
             lines=look.admitted,
@@ -134,20 +149,13 @@ class Intake:
         if standing.verdict is Verdict.NEW_EPOCH:
             self._open_epoch(standing.evidence)
         self._ends = {leaf: max(end, self._ends.get(leaf, 0)) for leaf, end in view.ends.items()}
-        fresh: list[Record] = []
-        self.incomplete = False
-        try:
-            if standing.verdict is not Verdict.POSSIBLE_LOSS or self._loss_is_settled(standing, fresh):
-                self._take(lines[standing.start :], fresh)
-            self._take_callers(look.callers, fresh)
-        except StorageFullError as error:
-            self.incomplete = True
-            self._events.once("warning", "intake-waits", "disk", str(error))
-        return fresh
+        if standing.verdict is not Verdict.POSSIBLE_LOSS or self._loss_is_settled(standing, fresh):
+            self._take(lines[standing.start :], fresh)
+        self._take_callers(look.callers, fresh)
 
     def cursor_now(self) -> Cursor:
         """The cursor as it should be saved next."""
-        cursor, consumed = self._store.cursor, self._consumed
+        cursor, consumed = self._cursor, self._consumed
         mark = None
         if consumed is not None:
             mark = StreamMark(
@@ -174,35 +182,55 @@ class Intake:
         marks[cursor.epoch] = replace(current, completed_through=max(current.completed_through, through))
         return tuple(marks[number] for number in sorted(marks))[-MAX_EPOCHS:]
 
-    def _catch_up_epoch(self) -> None:
+    def _cursor_at_start(self) -> Cursor:
         """Records of a later epoch mean that the cursor was lost; the records are the truth."""
         highest, cursor = self._store.highest_epoch(), self._store.cursor
-        if highest > cursor.epoch and self._store.cursor_problem is None:
-            mark = EpochMark(number=highest, opened_unix_ms=self._clock(), evidence="found in the records")
-            self._store.save_cursor(Cursor(epoch=highest, epochs=(*cursor.epochs, mark)[-MAX_EPOCHS:]))
+        if highest <= cursor.epoch:
+            return cursor
+        mark = EpochMark(number=highest, opened_unix_ms=self._clock(), evidence="found in the records")
+        found = Cursor(epoch=highest, epochs=(*cursor.epochs, mark)[-MAX_EPOCHS:])
+        with suppress(StorageFullError):
+            self._write(found)
+        return found
+
+    def _save(self, cursor: Cursor) -> None:
+        self._write(cursor)
+        self._cursor = cursor
+
+    def _write(self, cursor: Cursor) -> None:
+        # A file that cannot be read is an operator's to move away; until then memory and records have to do.
+        if self._store.cursor_problem is None:
+            self._store.save_cursor(cursor)
+
+    def _require_durable_epoch(self) -> None:
+        if self._store.cursor.epoch != self._cursor.epoch:
+            self._write(self._cursor)
 
     # -- standing in the stream ------------------------------------------------------------------------------
 
     def _last_consumed(self) -> Consumed | None:
         """Rebuild the mark from the records, which are the truth; the cursor may lag behind them."""
-        cursor = self._store.cursor
-        records = self._store.records.values()
-        last = newest(records, V2_FAMILY, cursor.epoch)
-        mark = cursor.mark
+        last = self._store.newest(V2_FAMILY, self._cursor.epoch)
+        mark = self._cursor.mark
         if last is None or (mark is not None and mark.sequence >= last.sequence):
             if mark is None:
                 return None
             return Consumed(
                 sequence=mark.sequence, sha256=mark.sha256, offset=mark.offset, length=mark.length
             )
-        line = last.request.decode("utf-8")
-        offset = mark.offset + mark.length if mark is not None and mark.offset is not None else None
-        if offset is not None and mark is not None:
-            skipped = between(records, V2_FAMILY, cursor.epoch, mark.sequence, last.sequence)
-            offset += sum(len(record.request) + 1 for record in skipped)
         return Consumed(
-            sequence=last.sequence, sha256=line_digest(line), offset=offset, length=len(last.request) + 1
+            sequence=last.sequence,
+            sha256=line_digest(last.request.decode("utf-8")),
+            offset=self._offset_behind(mark, last) if mark is not None else None,
+            length=len(last.request) + 1,
         )
+
+    def _offset_behind(self, mark: StreamMark, last: Record) -> int | None:
+        """Where the line of ``last`` began, if every line between the mark and it is a record of ours."""
+        skipped = self._store.between(V2_FAMILY, self._cursor.epoch, mark.sequence, last.sequence)
+        if mark.offset is None or len(skipped) != last.sequence - mark.sequence - 1:
+            return None
+        return mark.offset + mark.length + sum(len(record.request) + 1 for record in skipped)
 
     def _standing(self, view: StreamView, look: Look) -> Standing:
         standing = classify(self._consumed, self._ends, view)
@@ -217,40 +245,43 @@ class Intake:
         return standing
 
     def _open_epoch(self, evidence: str) -> None:
-        cursor = self._store.cursor
-        number = cursor.epoch + 1
+        number = self._cursor.epoch + 1
         mark = EpochMark(number=number, opened_unix_ms=self._clock(), evidence=bounded_detail(evidence))
-        opened = Cursor(epoch=number, epochs=(*self._epochs(cursor), mark)[-MAX_EPOCHS:])
-        self._store.save_cursor(opened)
+        opened = Cursor(epoch=number, epochs=(*self._epochs(self._cursor), mark)[-MAX_EPOCHS:])
+        # Known at once even if it cannot be written: nothing of the earlier life may reach this one.
+        self._cursor = opened
         self._consumed = None
         self._ends = {}
         self._callers = {}
         self._newest_caller = None
         self._events.emit("warning", "hive-epoch", epoch=opened.epoch, evidence=evidence)
+        self._write(opened)
 
     def _loss_is_settled(self, standing: Standing, fresh: list[Record]) -> bool:
         acknowledged = covers(self._acknowledgements(), self.epoch, standing.first, standing.through)
-        if acknowledged or self._refetch_range(standing, fresh):
+        if acknowledged:
             return True
+        found = self._refetch_range(standing)
+        if found is not None:
+            return self._take(found, fresh)
         self._hold(standing.first, standing.through, standing.evidence)
         return False
 
-    def _refetch_range(self, standing: Standing, fresh: list[Record]) -> bool:
+    def _refetch_range(self, standing: Standing) -> list[_Line] | None:
         """Ask root for each admission of the range; only the whole range settles a loss."""
         if standing.through - standing.first >= MAX_REFETCH:
-            return False
+            return None
         found: list[_Line] = []
         for sequence in range(standing.first, standing.through + 1):
             text = self._refetch(sequence)
             line = self._parse_admitted(text) if text is not None else None
             if line is None or line.sequence != sequence:
-                return False
+                return None
             found.append(line)
-        self._take(found, fresh)
-        return True
+        return found
 
     def _hold(self, first: int, through: int, reason: str) -> None:
-        held = self._store.cursor.held
+        held = self._cursor.held
         if held is not None and (held.epoch, held.first, held.through) == (self.epoch, first, through):
             return
         gap = HeldGap(
@@ -260,7 +291,7 @@ class Intake:
             reason=bounded_detail(reason),
             since_unix_ms=self._clock(),
         )
-        self._store.save_cursor(replace(self.cursor_now(), held=gap))
+        self._save(replace(self.cursor_now(), held=gap))
         self._events.emit(
             "error",
             "gap-held",
@@ -272,9 +303,9 @@ class Intake:
         )
 
     def _release_gap(self) -> None:
-        if self._store.cursor.held is None:
+        if self._cursor.held is None:
             return
-        self._store.save_cursor(replace(self.cursor_now(), held=None))
+        self._save(replace(self.cursor_now(), held=None))
         self._events.emit("info", "gap-released", epoch=self.epoch)
 
     # -- admitted lines --------------------------------------------------------------------------------------
@@ -291,7 +322,8 @@ class Intake:
             return _Line(text=text, sequence=None, spec=None, problem=str(error), offset=None)
         return _Line(text=text, sequence=spec.admission_sequence, spec=spec, problem=None, offset=None)
 
-    def _take(self, lines: list[_Line], fresh: list[Record]) -> None:
+    def _take(self, lines: list[_Line], fresh: list[Record]) -> bool:
+        """Admit line after line; False at one that is held."""
         for index, line in enumerate(lines):
             last = self._consumed.sequence if self._consumed is not None else 0
             problem = line.problem
@@ -305,34 +337,39 @@ class Intake:
             through = max(following[0] - 1, last + 1) if following else last + 1
             if not covers(self._acknowledgements(), self.epoch, last + 1, through):
                 self._hold(last + 1, through, f"root wrote a line that cannot be trusted: {problem}")
-                return
+                return False
         self._release_gap()
+        return True
 
     def _admit(self, line: _Line, spec: HostTicketSpec, fresh: list[Record]) -> str | None:
         """Prepare one admission; returns why it cannot be trusted, if so."""
         request = line.text.encode("utf-8")
         sequence = line.sequence or 0
-        key = base_key(spec)
-        known = self._store.records.get(key)
-        if known is not None and (known.epoch, known.sequence) != (self.epoch, sequence):
-            key = reuse_key(key, self.epoch, sequence)
-            known = self._store.records.get(key)
-        if known is None:
-            try:
-                record = self._store.prepare(
-                    key=key, family=V2_FAMILY, epoch=self.epoch, sequence=sequence, request=request
+        try:
+            key, known = self._known(base_key(spec), sequence)
+            if known is None:
+                fresh.append(
+                    self._store.prepare(
+                        key=key, family=V2_FAMILY, epoch=self.epoch, sequence=sequence, request=request
+                    )
                 )
-            except QuarantinedRecordError as error:
-                # It is never executed; the admissions behind it are other operations and go on.
-                self._events.once("error", "quarantined", key, str(error), sequence=sequence)
-            else:
-                fresh.append(record)
-        elif known.request != request:
-            return f"admission {sequence} was seen before with other content"
+            elif known.request != request:
+                return f"admission {sequence} was seen before with other content"
+        except QuarantinedRecordError as error:
+            # It is never executed; the admissions behind it are other operations and go on.
+            self._events.once("error", "quarantined", base_key(spec), str(error), sequence=sequence)
         self._consumed = Consumed(
             sequence=sequence, sha256=line_digest(line.text), offset=line.offset, length=len(request) + 1
         )
         return None
+
+    def _known(self, base: str, sequence: int | None) -> tuple[str, Record | None]:
+        """The name of an admission of the present life, and its record if there is one already."""
+        known = self._store.records.get(base)
+        if known is None or (known.epoch == self.epoch and sequence in (None, known.sequence)):
+            return base, known
+        key = reuse_key(base, self.epoch, sequence)
+        return key, self._store.records.get(key)
 
     # -- callers' lines (version 1) --------------------------------------------------------------------------
 
@@ -359,14 +396,14 @@ class Intake:
             self.counters.other_hive += 1
             self._events.emit("info", "other-hive-skipped", id=spec.id, target_hive=spec.target_hive)
             return None
-        return self._take_v1(text, spec, fresh)
+        try:
+            return self._take_v1(text, spec, fresh)
+        except QuarantinedRecordError as error:
+            self._events.once("error", "quarantined", base_key(spec), str(error))
+            return None
 
     def _take_v1(self, text: str, spec: HostTicketSpec, fresh: list[Record]) -> str:
-        key = base_key(spec)
-        known = self._store.records.get(key)
-        if known is not None and known.epoch != self.epoch:
-            key = reuse_key(key, self.epoch, None)
-            known = self._store.records.get(key)
+        key, known = self._known(base_key(spec), None)
         request = text.encode("utf-8")
         if known is None:
             ordinal = self._store.highest_sequence(V1_FAMILY, self.epoch) + 1

@@ -11,7 +11,12 @@ from ticket_agent.agent.keys import V1_FAMILY
 from ticket_agent.agent.operation import Operation, open_operation, spec_of
 from ticket_agent.agent.steps import Moved, StepConfig, Stepper
 from ticket_agent.agent.streams import ResultStreams
-from ticket_agent.journal.errors import StorageFullError
+from ticket_agent.journal.errors import (
+    JournalIoError,
+    QuarantinedRecordError,
+    RecordError,
+    StorageFullError,
+)
 from ticket_agent.journal.gaps import read_acknowledgements
 from ticket_agent.journal.transitions import State
 from ticket_agent.protocol.errors import ProtocolError
@@ -48,6 +53,16 @@ FAST_PERIOD_S = 0.5
 """How long after the last activity the stream is looked at in fast cadence."""
 
 MAX_OUTAGE_PAUSE_S = 2.0
+
+_WAITED_FOR = (
+    HiveRefusedError,
+    HiveViolationError,
+    ProtocolError,
+    QuarantinedRecordError,
+    RecordError,
+    StorageFullError,
+)
+"""What stops one operation for a while and no other: an odd answer, an odd value, a full disk."""
 
 _UNDECIDED = (State.PREPARED, State.EXECUTING)
 _UNPUBLISHED = (State.PREPARED, State.EXECUTING, State.PERSISTED)
@@ -202,7 +217,7 @@ class Agent:
         while not stop.is_set():
             try:
                 moved = self._stepper.step(op)
-            except (HiveRefusedError, HiveViolationError, ProtocolError) as error:
+            except _WAITED_FOR as error:
                 op.wait(str(error), now=self._monotonic(), longest_s=1.0)
                 self._events.once("warning", "waiting", op.record.key, str(error), key=op.record.key)
                 moved = Moved.WAITS
@@ -225,7 +240,10 @@ class Agent:
         now = self._monotonic()
         if now >= self._retire_due and not summary.active:
             self._retire_due = now + RETIRE_PERIOD_S
-            self._store.retire(keep=self.intake.visible_callers)
+            try:
+                self._store.retire(keep=self.intake.visible_callers)
+            except (StorageFullError, JournalIoError) as error:
+                self._events.once("warning", "retirement-waits", "archive", str(error))
 
     def save_cursor(self) -> None:
         """Save the cursor if anything ended since the last time."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ticket_agent.agent.keys import V1_FAMILY, base_of
 from ticket_agent.agent.lookup import related
 from ticket_agent.agent.readiness import Readiness, prove_ready, read_current
-from ticket_agent.journal.errors import StorageFullError
+from ticket_agent.journal.errors import RecordError, StorageFullError
 from ticket_agent.journal.outcome import Outcome, Plan, PlanRefusedError, Unknown, bounded_detail
 from ticket_agent.journal.record import ProviderResult, StagedResult
 from ticket_agent.journal.recovery import (
@@ -22,8 +22,9 @@ from ticket_agent.journal.recovery import (
     settled,
 )
 from ticket_agent.journal.transitions import State
+from ticket_agent.protocol.errors import ProtocolError
 from ticket_agent.protocol.lifecycle import parse_lifecycle_state, publishing_allowed
-from ticket_agent.protocol.namespace import HiveRefusedError, Namespace, RefusalKind
+from ticket_agent.protocol.namespace import HiveError, HiveRefusedError, Namespace, RefusalKind
 from ticket_agent.protocol.result import build_result, stream_of_state
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ PUBLISH_RETRY_S = 5.0
 ORDER_RETRY_S = 0.2
 WAIT_RETRY_S = 1.0
 
+
+_PASSING = frozenset({RefusalKind.BUSY, RefusalKind.DENIED, RefusalKind.BUFFER_FULL})
+"""Refusals of a result that end by themselves."""
 
 _NEEDS_LOOK = frozenset({Decision.DISPATCH, Decision.OBSERVE, Decision.PUBLISH})
 """Decisions that a reboot of the hive would change; it shows in the admission log first."""
@@ -149,6 +153,9 @@ class Stepper:
 
     def _visible(self, op: Operation) -> Visible:
         seen = Visible.NONE
+        if self._of_earlier_life(op):
+            # The same ticket can be admitted again under the same number: what is visible is that one's.
+            return seen
         staged = op.record.staged
         for path, result in self._streams.terminal(op.spec.key):
             if not result.echoes(op.spec):
@@ -160,16 +167,22 @@ class Stepper:
 
     def _admission(self, op: Operation) -> Admission:
         """Whether root still knows this admission; after a proven reboot it knows none of the earlier."""
-        if op.record.family != V1_FAMILY and op.record.epoch != self._current_epoch():
+        if op.record.family != V1_FAMILY and self._of_earlier_life(op):
             self._forget(
                 op, f"root rebooted and forgot this admission (hive epoch {op.record.epoch} is over)"
             )
         return op.admission
 
+    def _of_earlier_life(self, op: Operation) -> bool:
+        return op.record.epoch != self._current_epoch()
+
     def _ask_current(self, op: Operation) -> None:
         current = read_current(self._namespace, op.spec)
         if current is None or current.admission != op.spec.admission_sequence:
             self._forget(op, "root no longer knows this admission")
+        elif current.state != "pending":
+            # It acknowledges the very line it holds, so what it refuses is another one.
+            self._forget(op, f"root already holds this admission as {current.state}")
 
     @staticmethod
     def _forget(op: Operation, why: str) -> None:
@@ -181,7 +194,7 @@ class Stepper:
         earlier = self._dispatched_before(op)
         if earlier is not None:
             return self._refuse(op, "rejected", earlier)
-        if op.record.epoch != self._current_epoch():
+        if self._of_earlier_life(op):
             return self._refuse(op, "stale", f"hive epoch {op.record.epoch} is over; nothing was done")
         gate = self._gate_refusal()
         if gate is not None:
@@ -190,10 +203,9 @@ class Stepper:
             unready = self._prove_ready(op)
             if unready is not None:
                 return unready
-        try:
-            plan = op.provider.plan(op.spec)
-        except PlanRefusedError as error:
-            return self._refuse(op, "rejected", str(error))
+        plan = self._plan(op)
+        if isinstance(plan, Moved):
+            return plan
         unaudited = self._audit(op)
         if unaudited is not None:
             return unaudited
@@ -203,11 +215,23 @@ class Stepper:
             return self._look_first(op)
         return self._execute(op, plan)
 
+    def _plan(self, op: Operation) -> Plan | Moved:
+        try:
+            return op.provider.plan(op.spec)
+        except PlanRefusedError as error:
+            return self._refuse(op, "rejected", str(error))
+        except (HiveError, ProtocolError):
+            raise
+        except Exception as error:  # noqa: BLE001 - planning only reads; a faulty provider stops its tickets only
+            return self._wait(op, f"{type(error).__name__} while planning: {error}", WAIT_RETRY_S)
+
     def _execute(self, op: Operation, plan: Plan) -> Moved:
         try:
             record = self._store.dispatch(op.record.key, plan)
         except StorageFullError as error:
             return self._wait(op, str(error), WAIT_RETRY_S)
+        except RecordError as error:
+            return self._refuse(op, "rejected", f"the plan cannot be journaled: {error}")
         self._on(op, record, "")
         try:
             outcome: Outcome = op.provider.execute(plan)
@@ -229,7 +253,9 @@ class Stepper:
         if not reused:
             return None
         for record in related(self._store.records, op.record.key):
-            if record.plan is not None:
+            # A confirmed result without a plan was adopted: a journal that is gone had dispatched it.
+            confirmed = record.result is not None and record.result.outcome == "confirmed"
+            if record.plan is not None or confirmed:
                 return (
                     f"id and idempotency key were already used by admission {record.sequence} "
                     f"of hive epoch {record.epoch}; use a new key"
@@ -361,9 +387,10 @@ class Stepper:
         if publication.visible:
             return self._on(op, self._store.publish(op.record.key), publication.why)
         refusal = publication.refusal
-        if refusal is None or refusal.kind in (RefusalKind.BUSY, RefusalKind.DENIED, RefusalKind.BUFFER_FULL):
-            return self._wait(op, f"the result is not published yet: {publication.why}", WAIT_RETRY_S)
-        return self._refused_for_good(op, refusal.text)
+        if refusal is not None and refusal.kind is RefusalKind.INVALID_PAYLOAD:
+            return self._refused_for_good(op, refusal.text)
+        longest_s = WAIT_RETRY_S if refusal is None or refusal.kind in _PASSING else PUBLISH_RETRY_S
+        return self._wait(op, f"the result is not published yet: {publication.why}", longest_s)
 
     def _refused_for_good(self, op: Operation, text: str) -> Moved:
         """Root does not take the line: is it there already, or did root forget the admission?"""

@@ -62,8 +62,8 @@ def events_for(config: AgentConfig) -> EventLog:
 def stop_on_signals() -> threading.Event:
     """An event that SIGTERM and SIGINT set: the current step is finished, then the process ends.
 
-    The handlers only write to a pipe. ``Event.set`` takes a lock, and the main thread, which runs every handler,
-    may be inside ``Event.wait`` and hold it at that very moment: the process would then never end.
+    The handlers only write to a pipe. ``Event.set`` takes a lock, and the main thread, which runs every
+    handler, may be inside ``Event.wait`` and hold it at that very moment: the process would then never end.
     """
     stop = threading.Event()
     reading, writing = os.pipe()

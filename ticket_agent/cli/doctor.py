@@ -20,7 +20,6 @@ from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
     from pathlib import Path
 
     from ticket_agent.config import AgentConfig

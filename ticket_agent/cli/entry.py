@@ -1,4 +1,4 @@
-"""The process around a command: standard streams that exist, one line for every error, the documented code."""
+"""The process around a command: standard streams that exist, one line for an error, the documented code."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _secure_streams() -> None:
 
 
 def _end_after(error: OSError) -> NoReturn:
-    """End after an error of the system that no command knows better; usually the output cannot be written."""
+    """End after an error of the system that no command knows better."""
     reason = error.strerror or str(error)
     try:
         sys.stdout.flush()
@@ -76,5 +76,6 @@ def _end_after(error: OSError) -> NoReturn:
         # What is still buffered would fail once more when the interpreter ends.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        fail(f"cannot write the output: {reason}", Exit.FAILURE)
-    fail(f"{error.filename}: {reason}" if error.filename else reason, Exit.FAILURE)
+    # Only the output has no name: whatever else is opened, is opened by name.
+    what = str(error.filename) if error.filename is not None else "cannot write the output"
+    fail(f"{what}: {reason}", Exit.FAILURE)

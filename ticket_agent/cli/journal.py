@@ -120,8 +120,16 @@ def verify(*, state_dir: Path | None, as_json: bool) -> None:
 @click.option("--reason", required=True, help="Why these admissions are given up; kept for ever.")
 @click.option("--by", default=None, help="Who says so (default: the login name).")
 @click.option("--epoch", type=click.IntRange(1), help="Hive epoch (default: the current one).")
+@click.option("--json", "as_json", is_flag=True, help="One JSON line.")
 def acknowledge_gap(
-    *, state_dir: Path | None, first: int, through: int, reason: str, by: str | None, epoch: int | None
+    *,
+    state_dir: Path | None,
+    first: int,
+    through: int,
+    reason: str,
+    by: str | None,
+    epoch: int | None,
+    as_json: bool,
 ) -> None:
     """Give up a range of admissions that may have been lost; a running agent takes note at its next pass."""
     from ticket_agent.journal.errors import JournalError, RecordError  # noqa: PLC0415 - start-up time
@@ -145,8 +153,13 @@ def acknowledge_gap(
         fail(str(error), Exit.USAGE)
     except (JournalError, OSError) as error:
         fail(str(error), Exit.FAILURE)
+    still = _what_is_still_held(journal_view(directory))
+    if as_json:
+        told = {name: getattr(written, name) for name in ("epoch", "first", "through", "reason", "by")}
+        emit_json("acknowledged", told | {"next": still})
+        return
     click.echo(f"acknowledged: admissions {written.first}..{written.through} of hive epoch {written.epoch}")
-    click.echo(_what_is_still_held(journal_view(directory)))
+    click.echo(still)
 
 
 def _login_name() -> str:

@@ -51,7 +51,7 @@ def fail(text: str, code: Exit) -> NoReturn:
 
 
 def plain(text: str) -> str:
-    """Return ``text`` with everything that is not printable escaped, so that a terminal shows it and no more."""
+    """Return ``text`` with everything that is not printable escaped: a terminal shows it and does no more."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

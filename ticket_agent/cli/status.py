@@ -147,9 +147,7 @@ def _print(view: JournalView, document: dict[str, Any]) -> None:
     for item in document["quarantined"]:
         click.echo(styled(f"quarantined: ops/{plain(item['file'])}: {plain(item['reason'])}", "red"))
     if document["quarantined"]:
-        click.echo(
-            "  its ticket is not executed, the others go on; `ticket-agent journal verify` tells where it broke"
-        )
+        click.echo("  its ticket is not executed, the others go on; see `ticket-agent journal verify`")
     if document["cursor_problem"]:
         click.echo(styled(f"cursor: {plain(document['cursor_problem'])}", "red"))
     if document["held_gap"] is not None:

@@ -54,6 +54,8 @@ def submit(*, dry_run: bool, as_json: bool, **options: Any) -> None:
         line = json.dumps(document, separators=(",", ":"))
         spec = parse_spec(line.encode("utf-8"), source="raw", max_line_bytes=config.max_line_bytes)
         text = spec.encode().decode("utf-8")
+        if not text.isascii():
+            fail("this is no valid request: a console carries ASCII only", Exit.USAGE)
         if dry_run:
             click.echo(text)
             return

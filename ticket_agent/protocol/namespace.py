@@ -128,8 +128,8 @@ class Namespace(Protocol):
     """A hive's namespace as one client sees it.
 
     ``ls``, ``read`` and ``tail`` raise :class:`HiveError` subclasses. ``append`` never raises for what
-    happens once the command may have left this host: that is :class:`Unknown`. A failure *before* anything was sent
-    (no connection, refused credential) raises.
+    happens once the command may have left this host: that is :class:`Unknown`. A failure before anything was
+    sent (no connection, refused credential) raises.
     """
 
     @property
