@@ -6,17 +6,11 @@ What the store has in memory is what it decodes from the bytes that it wrote, an
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from ticket_agent.journal.archive import (
-    MAX_SEGMENT_BYTES,
-    choose_retired,
-    newest_segment_parts,
-    next_segment_name,
-)
 from ticket_agent.journal.atomic import remove_temporaries
-from ticket_agent.journal.completion import CompletionFence
 from ticket_agent.journal.cursor import Cursor, encode_cursor, load_cursor, require_forward
 from ticket_agent.journal.errors import (
     CursorError,
@@ -29,21 +23,21 @@ from ticket_agent.journal.errors import (
 )
 from ticket_agent.journal.fence import Fence
 from ticket_agent.journal.fs import RealFs
+from ticket_agent.journal.index import Index
 from ticket_agent.journal.outcome import bounded_detail
 from ticket_agent.journal.record import (
     HistoryEntry,
     Record,
-    Retained,
     Uncertainty,
     encode_owned,
     own_plan,
     own_result,
 )
+from ticket_agent.journal.retirement import Retirement
 from ticket_agent.journal.scan import Quarantined, scan_records
 from ticket_agent.journal.space import Limits
 from ticket_agent.journal.state_dir import CURSOR, StateDir, create_state_dir
 from ticket_agent.journal.transitions import Event, State, advance
-from ticket_agent.journal.values import MAX_RECORD_BYTES, key_digest, parse_record_name, record_name
 from ticket_agent.journal.writer import Writer
 
 if TYPE_CHECKING:
@@ -64,9 +58,9 @@ class JournalStore:
 
     1. An operation's state in memory never runs ahead of the disk.
     2. No file of a record is ever created over an existing one, and no invalid one is ever touched.
-    3. After a failed write, fsync, close, rename or directory fsync nothing is written any more
-    (``poisoned``). 4. Nothing is dispatched unless space for the outcome of everything dispatched is
-    allocated. 5. A completion fence never moves back.
+    3. After a failed write, fsync, close, rename or directory fsync nothing is written any more.
+    4. Nothing is dispatched unless space for the outcome of everything dispatched is allocated.
+    5. A completion fence never moves back.
     """
 
     def __init__(
@@ -148,29 +142,11 @@ class JournalStore:
     def _load(self) -> None:
         for fd in (self._dirs.root, self._dirs.ops, self._dirs.archive, self._dirs.gaps):
             remove_temporaries(self._fs, fd)
-        scan = scan_records(self._fs, self._dirs.ops)
-        self._records = scan.records
-        self._quarantined = tuple(scan.quarantined)
-        self._blocked = self._blocked_digests()
         self._cursor, self._cursor_problem = load_cursor(self._fs, self._dirs.root)
-        self._fences: dict[tuple[str, int], CompletionFence] = {}
-        self._executing: set[str] = set()
-        for record in self._records.open.values():
-            self._follow(record)
-        for retained in self._records.retained:
-            self._fence_of(retained.family, retained.epoch).finished(retained.key, retained.sequence)
-        self._restore_reserve()
-
-    def _blocked_digests(self) -> frozenset[str]:
-        parsed = (parse_record_name(entry.name) for entry in self._quarantined)
-        return frozenset(found[1] for found in parsed if found is not None)
-
-    def _restore_reserve(self) -> None:
+        self._index = Index(scan_records(self._fs, self._dirs.ops), self._floor)
         # A full disk must not keep the agent from observing and publishing; a dispatch asks again and waits.
-        try:
-            self._writer.hold_reserve(len(self._executing))
-        except StorageFullError:
-            return
+        with suppress(StorageFullError):
+            self._writer.hold_reserve(self._index.executing)
 
     def __enter__(self) -> Self:
         return self
@@ -187,12 +163,12 @@ class JournalStore:
     @property
     def records(self) -> Mapping[str, Record]:
         """Every retained operation by key; a live view, which decodes a terminal one at each look-up."""
-        return self._records
+        return self._index.records
 
     @property
     def quarantined(self) -> tuple[Quarantined, ...]:
         """Files that are no valid records, as found at the start."""
-        return self._quarantined
+        return self._index.quarantined
 
     @property
     def poisoned(self) -> str | None:
@@ -211,31 +187,23 @@ class JournalStore:
 
     def open_records(self) -> tuple[Record, ...]:
         """Every operation that is not terminal, ordered by epoch and sequence."""
-        return tuple(sorted(self._records.open.values(), key=lambda record: (record.epoch, record.sequence)))
+        return self._index.open_records()
 
     def newest(self, family: str, epoch: int) -> Record | None:
         """The readable record with the highest sequence of the family in the epoch; no other is decoded."""
-        found = [entry for entry in self._records.entries() if (entry.family, entry.epoch) == (family, epoch)]
-        newest = max(found, key=lambda entry: entry.sequence, default=None)
-        return None if newest is None else self._records[newest.key]
+        return self._index.newest(family, epoch)
 
     def between(self, family: str, epoch: int, after: int, before: int) -> tuple[Record, ...]:
         """Readable records whose sequence lies strictly between two others, in sequence order."""
-        found = sorted(
-            (entry.sequence, entry.key)
-            for entry in self._records.entries()
-            if (entry.family, entry.epoch) == (family, epoch) and after < entry.sequence < before
-        )
-        return tuple(self._records[key] for _, key in found)
+        return self._index.between(family, epoch, after, before)
 
     def highest_epoch(self) -> int:
         """Highest epoch of any readable record or of the cursor."""
-        return max((epoch for _, epoch in self._fences), default=self._cursor.epoch)
+        return max(self._index.highest_epoch(), self._cursor.epoch)
 
     def highest_sequence(self, family: str, epoch: int) -> int:
         """Highest sequence of the family in the epoch that a readable record had, 0 if none."""
-        fence = self._fences.get((family, epoch))
-        return 0 if fence is None else fence.highest
+        return self._index.highest_sequence(family, epoch)
 
     def completed_through(self, family: str, epoch: int) -> int:
         """Highest sequence at or below which everything of the family in the epoch is terminal.
@@ -243,8 +211,7 @@ class JournalStore:
         It never moves back, and for a fenced family never stands below the cursor. A quarantined file counts
         as open.
         """
-        fence = self._fences.get((family, epoch))
-        return self._floor(family, epoch) if fence is None else fence.through()
+        return self._index.completed_through(family, epoch)
 
     def prepare(self, *, key: str, family: str, epoch: int, sequence: int, request: bytes) -> Record:
         """Journal an admitted operation, or return it if exactly this one is journaled already.
@@ -257,19 +224,11 @@ class JournalStore:
             JournalPoisonedError: see ``poisoned``.
         """
         self._writer.require_clean()
-        known = self._records.get(key)
+        known = self.records.get(key)
         if known is not None:
-            if (known.family, known.epoch, known.sequence, known.request) == (
-                family,
-                epoch,
-                sequence,
-                request,
-            ):
-                return known
-            raise KeyConflictError(
-                f"the key of {known.name} is journaled with another admission; use a new idempotency key"
-            )
-        if key_digest(key) in self._blocked:
+            _require_same(known, family=family, epoch=epoch, sequence=sequence, request=request)
+            return known
+        if self._index.blocked(key):
             raise QuarantinedRecordError(
                 f"the record of sequence {sequence} is quarantined; verify the journal first"
             )
@@ -297,7 +256,7 @@ class JournalStore:
         after = replace(before, state=state, history=history, plan=own_plan(plan))
         data = encode_owned(after)
         self._writer.require_free()
-        self._writer.hold_reserve(len(self._executing) + 1)
+        self._writer.hold_reserve(self._index.executing + 1)
         return self._write(after, data, before=before)
 
     def note_uncertain(self, key: str, detail: str) -> Record:
@@ -374,61 +333,12 @@ class JournalStore:
             StorageFullError: no room for the segment; everything stays.
             JournalPoisonedError: see ``poisoned``.
         """
-        self._writer.require_clean()
-        enough = self._limits.retain_records + self._limits.retire_batch
-        if len(self._records.retained) < enough:
-            return 0
-        chosen = choose_retired(
-            self._records.retained,
-            limits=self._limits,
-            now_unix_ms=self._now(),
-            keep=keep,
-            completed_through=self.completed_through,
-        )
-        if len(chosen) < self._limits.retire_batch:
-            return 0
-        keys = self._archivable(chosen)
-        self._archive([self._records.data_of(key) for key in keys.values()])
-        before = len(self._records)
-        self._writer.remove(self._dirs.ops, list(keys), lambda name: self._forget(keys[name]))
-        return before - len(self._records)
-
-    def _forget(self, key: str) -> None:
-        self._records.drop(key)
-
-    def _archivable(self, chosen: list[Retained]) -> dict[str, str]:
-        keys: dict[str, str] = {}
-        size = 0
-        for record in chosen:
-            name = record_name(record.sequence, record.key)
-            size += len(record.data)
-            if size > MAX_SEGMENT_BYTES:
-                break
-            try:
-                same = self._fs.read(self._dirs.ops, name, MAX_RECORD_BYTES) == record.data
-            except OSError:
-                same = False
-            # A file that changed since it was read stays, and the next start looks into it.
-            if same:
-                keys[name] = record.key
-        return keys
-
-    def _archive(self, files: list[bytes]) -> None:
-        try:
-            archived = newest_segment_parts(self._fs, self._dirs.archive)
-            name = next_segment_name(self._fs, self._dirs.archive)
-        except OSError as error:
-            raise JournalIoError(f"the archive cannot be read: {error}") from error
-        data = b"".join(file for file in files if file not in archived)
-        if data:
-            self._writer.require_free(len(data))
-            self._writer.put(self._dirs.archive, name, data, lambda: None, new=True)
+        retirement = Retirement(fs=self._fs, dirs=self._dirs, index=self._index, writer=self._writer)
+        return retirement.run(self._limits, now_unix_ms=self._now(), keep=keep)
 
     def _take_cursor(self, cursor: Cursor) -> None:
         self._cursor = cursor
-        for (family, epoch), fence in self._fences.items():
-            if self._limits.fenced(family):
-                fence.raise_floor(cursor.completed_through(epoch))
+        self._index.raise_floors()
 
     def _persist(self, key: str, event: Event, result: ProviderResult, staged: StagedResult) -> Record:
         before, state, history = self._step(key, event)
@@ -439,7 +349,7 @@ class JournalStore:
 
     def _step(self, key: str, event: Event) -> tuple[Record, State, tuple[HistoryEntry, ...]]:
         self._writer.require_usable()
-        record = self._records.get(key)
+        record = self.records.get(key)
         if record is None:
             raise UnknownKeyError(f"no operation with the key {key[:64]!r} is in the journal")
         state = advance(record.state, event)
@@ -456,34 +366,11 @@ class JournalStore:
             self._dirs.ops,
             after.name,
             data,
-            lambda: self._keep(after, data),
+            lambda: self._index.follow(after, data),
             new=before is None,
             outcome=outcome,
         )
         return after
-
-    def _keep(self, record: Record, data: bytes) -> None:
-        self._records.take(Retained.of(record, data) if record.terminal else record)
-        self._follow(record)
-
-    def _follow(self, record: Record) -> None:
-        fence = self._fence_of(record.family, record.epoch)
-        if record.terminal:
-            fence.finished(record.key, record.sequence)
-        else:
-            fence.opened(record.key, record.sequence)
-        if record.state is State.EXECUTING:
-            self._executing.add(record.key)
-        else:
-            self._executing.discard(record.key)
-
-    def _fence_of(self, family: str, epoch: int) -> CompletionFence:
-        fence = self._fences.get((family, epoch))
-        if fence is None:
-            blockers = [entry.sequence for entry in self._quarantined if entry.sequence is not None]
-            fence = CompletionFence(floor=self._floor(family, epoch), blockers=blockers)
-            self._fences[family, epoch] = fence
-        return fence
 
     def _floor(self, family: str, epoch: int) -> int:
         return self._cursor.completed_through(epoch) if self._limits.fenced(family) else 0
@@ -494,3 +381,11 @@ class JournalStore:
     def _now(self) -> int:
         # A clock that stands before 1970 is wrong, but it must not keep an outcome from being stored.
         return max(0, self._clock())
+
+
+def _require_same(known: Record, *, family: str, epoch: int, sequence: int, request: bytes) -> None:
+    same = (known.family, known.epoch, known.sequence, known.request) == (family, epoch, sequence, request)
+    if not same:
+        raise KeyConflictError(
+            f"the key of {known.name} is journaled with another admission; use a new idempotency key"
+        )

@@ -42,10 +42,6 @@ class RecordTable(Mapping[str, Record]):
         """Forget an operation and return what was known of it, if anything."""
         return self._open.pop(key, None) or self._retained.pop(key, None)
 
-    def data_of(self, key: str) -> bytes:
-        """The file's bytes of a terminal record; KeyError for any other key."""
-        return self._retained[key].data
-
     @property
     def open(self) -> Mapping[str, Record]:
         """Operations that are not terminal."""

@@ -331,7 +331,7 @@ def test_the_default_directory_is_the_service_managers_then_the_users(
 
 def test_list_and_show_start_without_the_daemons_libraries(operator: Operator, journal: Path) -> None:
     for command in (["journal", "list"], ["journal", "show", "5"], ["journal", "verify"], ["status"]):
-        assert not _imported(operator, command) & {"pydantic", "pynvml", "huggingface_hub", "socket"}
+        assert not _imported(operator, command) & {"pydantic", "portalocker", "pynvml", "huggingface_hub"}
 
 
 def _imported(operator: Operator, command: list[str]) -> set[str]:

@@ -167,7 +167,7 @@ class Stepper:
 
     def _admission(self, op: Operation) -> Admission:
         """Whether root still knows this admission; after a proven reboot it knows none of the earlier."""
-        if op.record.family != V1_FAMILY and self._of_earlier_life(op):
+        if self._of_earlier_life(op):
             self._forget(
                 op, f"root rebooted and forgot this admission (hive epoch {op.record.epoch} is over)"
             )
@@ -194,8 +194,6 @@ class Stepper:
         earlier = self._dispatched_before(op)
         if earlier is not None:
             return self._refuse(op, "rejected", earlier)
-        if self._of_earlier_life(op):
-            return self._refuse(op, "stale", f"hive epoch {op.record.epoch} is over; nothing was done")
         gate = self._gate_refusal()
         if gate is not None:
             return self._wait(op, gate, WAIT_RETRY_S)

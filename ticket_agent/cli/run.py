@@ -63,7 +63,10 @@ def _serve(options: dict[str, Any], *, mock: bool, only_once: bool, as_json: boo
             stack.enter_context(_embedded_hive(options))
         config = config_from(options | {"mock": mock})
         if not config.enabled:
-            click.echo(_NO_TICKETS)
+            if as_json:
+                emit_json("once", {"enabled": False, "exit": int(Exit.OK)})
+            else:
+                click.echo(_NO_TICKETS)
             sys.exit(int(Exit.OK))
         events = events_for(config)
         store = stack.enter_context(opened_store(config))
@@ -142,6 +145,7 @@ def _report(agent: Agent, store: JournalStore, code: Exit, *, as_json: bool) -> 
         emit_json(
             "once",
             {
+                "enabled": True,
                 "ended": agent.totals.ended,
                 "by_outcome": agent.totals.by_outcome,
                 "open": len(open_records),
