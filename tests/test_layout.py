@@ -54,7 +54,7 @@ def _modules() -> dict[str, Path]:
 def _imports(name: str, path: Path) -> set[str]:
     """Dotted names of everything a module imports, under ``TYPE_CHECKING`` and inside functions too."""
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from agent_faults import DyingAppends, Killed, drop, root_writes
@@ -15,6 +14,10 @@ from hive_support import DEADLETTER, STATUS, ManualClock, raw_grant, raw_ticket,
 
 from ticket_agent.hive.reference import DEFAULT, STRICT_A, HiveProfile, ReferenceHive
 from ticket_agent.journal.transitions import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 V1_RECEIPTS = replace(DEFAULT, accept_v1_lease_actions=True)
 V1_STRICT = replace(STRICT_A, accept_v1_lease_actions=True, slots_per_role=8)

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from agent_faults import APPENDS, STEPS, DyingAppends, DyingFs, Killed, drop, effects_of, plans_before_effects
+from agent_faults import (
+    APPENDS,
+    STEPS,
+    DyingAppends,
+    DyingFs,
+    Killed,
+    drop,
+    effects_since,
+    plans_before_effects,
+)
 from agent_support import Bench, agent_on
 from hive_support import LEASE_CTL, ManualClock, raw_lease, running_hive
 
-from ticket_agent.hive.reference import ReferenceHive
 from ticket_agent.journal.transitions import State
-from ticket_agent.journal.values import Record
 from ticket_agent.journal.view import read_journal
 from ticket_agent.protocol.lease import GrantControl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ticket_agent.hive.reference import ReferenceHive
+    from ticket_agent.journal.values import Record
 
 VERBS = ("grant", "renew", "release")
 KEY = ("t1", "key-t1")
 
 
-def _submit(hive: ReferenceHive, verb: str) -> Counter[object]:
-    """One ticket, with the active lease that it needs; returns what was applied before it."""
+def _submit(hive: ReferenceHive, verb: str) -> int:
+    """One ticket, with the active lease that it needs; returns how many effects there were before."""
     worker = hive.spawn_worker("worker-gpu").worker_id
     if verb != "grant":
         lease = GrantControl(id="lease-1", subject=worker, resource="GPU-0", ttl_s=60, priority=0)
         hive.echo(LEASE_CTL, lease.encode())
-    before: Counter[object] = Counter(hive.effects)
+    before = sum(hive.effects.values())
     hive.submit(raw_lease(hive, worker, verb, "t1", "lease-1"))
     return before
 
@@ -77,7 +89,7 @@ def test_death_at_a_durable_step(tmp_path: Path, verb: str, step: str, durable: 
         assert not unplanned
         # Death between the durable plan and the write has used up the one dispatch.
         dispatched = not (step == "executing" and durable)
-        assert effects_of(hive, before) == dispatched
+        assert effects_since(hive, before) == dispatched
         assert record.result is not None
         assert record.result.outcome == ("confirmed" if dispatched else "rejected")
         assert hive.admission_of("t1").outcome == record.result.outcome
@@ -109,7 +121,7 @@ def test_death_at_an_append(
         record = _finished(hive, state_dir, left)
         assert not unplanned
         dispatched = not (append == "effect" and not sent)
-        assert effects_of(hive, before) == dispatched
+        assert effects_since(hive, before) == dispatched
         assert record.result is not None
         assert record.result.outcome == ("confirmed" if dispatched else "rejected")
         assert record.result.reconciled == (append == "effect")
@@ -135,6 +147,6 @@ def test_death_over_and_over_at_every_append(
                     deaths += 1
         record = _finished(hive, state_dir, None)
         assert deaths == len(APPENDS)
-        assert effects_of(hive, before) == 1
+        assert effects_since(hive, before) == 1
         assert record.result is not None
         assert record.result.outcome == "confirmed"

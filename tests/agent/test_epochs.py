@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from agent_faults import FullFs, blind, drop, when_applied
 from agent_support import Bench, agent_on
-from hive_support import DEADLETTER, LEASE_CTL, STATUS, ManualClock, finish, raw_grant, running_hive
+from hive_support import DEADLETTER, LEASE_CTL, ManualClock, finish, raw_grant, running_hive
 
 from ticket_agent.hive.reference import DEFAULT, STRICT_A, ConsoleServer, HiveProfile, ReferenceHive
 from ticket_agent.journal.transitions import State
-from ticket_agent.journal.values import Record
-from ticket_agent.protocol.namespace import AppendAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ticket_agent.journal.values import Record
+    from ticket_agent.protocol.namespace import AppendAnswer
 
 PROFILES = [pytest.param(DEFAULT, id="default"), pytest.param(STRICT_A, id="strict-a")]
 ONE_WORKER_EACH = replace(STRICT_A, slots_per_role=8)
@@ -304,9 +308,7 @@ def test_a_result_never_crosses_into_the_next_life(tmp_path: Path, monkeypatch: 
             append = bench.namespace.append
             lives = [hive.admission_of("t1").line]
 
-            def reboot_before_the_result(
-                path: str, line: str, *, session: int | None = None
-            ) -> AppendAnswer:
+            def reboot_before_the_result(path: str, line: str, *, session: int | None = None) -> AppendAnswer:
                 if '"state":"succeeded"' in line and len(lives) == 1:
                     hive.reboot()
                     _admit(hive, "tx")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +20,9 @@ from ticket_agent.protocol.namespace import (
 )
 from ticket_agent.protocol.paths import TicketPaths
 from ticket_agent.protocol.retention import Retention, encode_retention
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PATHS = TicketPaths("/host")
 
@@ -158,11 +161,14 @@ def test_without_offsets_content_tells() -> None:
 def test_a_log_that_moves_while_it_is_read_is_read_again() -> None:
     logs = Logs(retention=True)
     logs.logs["spec.snapshot"] += ["one", "two"]
-    moves = iter([lambda: logs.logs["spec.snapshot"].append("three"), lambda: logs.drop("spec.snapshot")])
+    moves = iter(["append", "drop"])
 
     def move(leaf: str) -> None:
-        if leaf == "spec.snapshot":
-            next(moves, lambda: None)()
+        kind = next(moves, "") if leaf == "spec.snapshot" else ""
+        if kind == "append":
+            logs.logs[leaf].append("three")
+        elif kind == "drop":
+            logs.drop(leaf)
 
     logs.before_read = move
     look = _feed(logs).look()
@@ -174,7 +180,12 @@ def test_a_log_that_moves_while_it_is_read_is_read_again() -> None:
 
 def test_a_log_that_never_holds_still_is_left_for_the_next_pass() -> None:
     logs = Logs(retention=True)
-    logs.before_read = lambda leaf: logs.logs["spec.snapshot"].append("x") if leaf == "spec.snapshot" else None
+
+    def grow(leaf: str) -> None:
+        if leaf == "spec.snapshot":
+            logs.logs[leaf].append("x")
+
+    logs.before_read = grow
     feed = _feed(logs)
     with pytest.raises(HiveUnreachableError, match="next pass"):
         feed.look()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from agent_faults import Killed, blind, root_of, root_writes
@@ -17,6 +16,10 @@ from ticket_agent.hive.reference import DEFAULT, STRICT_A, ConsoleServer, HivePr
 from ticket_agent.journal.fs import RealFs
 from ticket_agent.journal.gaps import acknowledge_gap
 from ticket_agent.journal.transitions import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 REFETCH = replace(DEFAULT, admission_refetch=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from agent_faults import DyingFs, Killed, blind, drop
@@ -13,13 +13,17 @@ from hive_support import DEADLETTER, STATUS, ManualClock, finish, raw_grant, run
 
 from ticket_agent.hive.reference import DEFAULT, STRICT_A, Fault, FaultKind, HiveProfile, ReferenceHive
 from ticket_agent.journal.transitions import State
-from ticket_agent.journal.values import Record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ticket_agent.journal.values import Record
 
 KEY = ("t1", "key-t1")
 
 
-def _submit(hive: ReferenceHive, **options: int) -> None:
-    hive.submit(raw_grant(hive, hive.spawn_worker("worker-gpu"), "t1", "lease-1", **options))
+def _submit(hive: ReferenceHive) -> None:
+    hive.submit(raw_grant(hive, hive.spawn_worker("worker-gpu"), "t1", "lease-1"))
 
 
 def _ended(bench: Bench) -> Record:
@@ -31,9 +35,7 @@ def _ended(bench: Bench) -> Record:
 @pytest.mark.parametrize(
     ("state", "outcome"), [("succeeded", "confirmed"), ("failed", "rejected"), ("expired", "stale")]
 )
-def test_a_visible_result_is_adopted(
-    tmp_path: Path, profile: HiveProfile, state: str, outcome: str
-) -> None:
+def test_a_visible_result_is_adopted(tmp_path: Path, profile: HiveProfile, state: str, outcome: str) -> None:
     """The journal of another life had decided; ours takes it over without a plan."""
     clock = ManualClock()
     with running_hive(profile, clock=clock) as (hive, server):
@@ -83,7 +85,7 @@ def test_a_result_that_was_evicted_is_known_from_roots_own_record(tmp_path: Path
 
 
 def test_death_before_the_withdrawal_of_a_result_that_root_cannot_take(tmp_path: Path) -> None:
-    """Why root cannot take it is only in memory; the next life has to find it out again, not wait for ever."""
+    """Why root cannot take it is only in memory; the next life has to find out again, not wait for ever."""
     clock, state_dir = ManualClock(), tmp_path / "state"
     with running_hive(clock=clock) as (hive, server):
         _submit(hive)

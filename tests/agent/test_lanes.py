@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from agent_faults import blind
@@ -13,6 +12,10 @@ from hive_support import LEASE_CTL, STATUS, ManualClock, raw_grant, raw_release,
 
 from ticket_agent.hive.reference import STRICT_A, Fault, FaultKind, Faults, ReferenceHive
 from ticket_agent.journal.transitions import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 def _states(bench: Bench) -> dict[str, State]:

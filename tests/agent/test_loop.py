@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from agent_faults import blind
+from agent_faults import blind, when_applied
 from agent_support import Bench, agent_on
-from hive_support import TOKEN, ManualClock, raw_grant, running_hive
+from hive_support import LEASE_CTL, TOKEN, ManualClock, raw_grant, running_hive
 
 from ticket_agent.agent.loop import FAST_PERIOD_S, MAX_OUTAGE_PAUSE_S, PassSummary
 from ticket_agent.agent.notify import ServiceNotifier
@@ -25,6 +23,10 @@ from ticket_agent.journal.errors import JournalPoisonedError
 from ticket_agent.journal.transitions import State
 from ticket_agent.protocol.namespace import HiveAuthError, HiveUnreachableError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
 ACTIVE = PassSummary(admitted=1)
 IDLE = PassSummary()
 
@@ -33,7 +35,7 @@ class Now:
     """Monotonic seconds that the test moves."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
+        self.now = time.monotonic()
 
     def __call__(self) -> float:
         return self.now
@@ -55,7 +57,7 @@ def _cadence(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Now:
     return now
 
 
-# -- cadence ---------------------------------------------------------------------------------------------------
+# -- cadence
 
 
 def test_the_pause_is_none_while_things_move_then_short_then_grows_to_the_idle_cadence(
@@ -133,7 +135,7 @@ def test_an_operation_whose_pause_is_not_over_is_left_alone(tmp_path: Path) -> N
         assert bench.record("t1").terminal
 
 
-# -- outages ---------------------------------------------------------------------------------------------------
+# -- outages
 
 
 def test_an_outage_is_waited_for_in_growing_pauses_and_said_once(tmp_path: Path) -> None:
@@ -189,7 +191,7 @@ def test_malformed_offsets_are_an_outage_and_not_the_end(tmp_path: Path) -> None
         assert bench.agent.hive_state == "connected"
 
 
-# -- run -------------------------------------------------------------------------------------------------------
+# -- run
 
 
 class Manager:
@@ -213,12 +215,12 @@ def _running(bench: Bench, tmp_path: Path, **environ: str) -> Iterator[tuple[Man
     notifier = ServiceNotifier({"NOTIFY_SOCKET": str(tmp_path / "notify"), **environ}, pid=1)
     fd = os.open(tmp_path, os.O_RDONLY)
     status = StatusFile(fd, pid=1, boot_id="b", clock=bench.clock, monotonic=time.monotonic)
-    errors: list[BaseException] = []
+    errors: list[Exception] = []
 
     def run() -> None:
         try:
             bench.agent.run(bench.stop, notifier=notifier, status=status)
-        except BaseException as error:  # noqa: BLE001 - handed to the test
+        except Exception as error:  # noqa: BLE001 - handed to the test
             errors.append(error)
 
     thread = threading.Thread(target=run)
@@ -299,9 +301,7 @@ def test_a_stop_is_obeyed_between_two_steps(tmp_path: Path) -> None:
         for number in (1, 2):
             worker = hive.spawn_worker("worker-gpu")
             hive.submit(raw_grant(hive, worker, f"t{number}", f"lease-{number}"))
-        server.faults.on_applied(
-            lambda path, line: bench.stop.set() if json.loads(line).get("op") == "grant" else None
-        )
+        when_applied(server, LEASE_CTL, bench.stop.set)
         bench.passes(1)
         assert bench.record("t1").state is State.PERSISTED
         assert bench.record("t2").state is State.PREPARED

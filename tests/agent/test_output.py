@@ -6,10 +6,8 @@ import io
 import json
 import os
 import socket
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import pytest
 from agent_support import Bench, agent_on
@@ -19,10 +17,14 @@ from ticket_agent.agent.events import EVENT_SCHEMA, EventLog
 from ticket_agent.agent.notify import ServiceNotifier
 from ticket_agent.agent.statusfile import MAX_STATUS_BYTES, STATUS_NAME, StatusFile, read_status
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
 NOW = 1_700_000_000_123
 
 
-# -- events ----------------------------------------------------------------------------------------------------
+# -- events
 
 
 def _log(stream: TextIO, **options: str) -> EventLog:
@@ -66,7 +68,7 @@ def test_events_below_the_level_are_left_out() -> None:
     stream = io.StringIO()
     log = _log(stream, style="json", level="warning")
     for level in ("debug", "info", "warning", "error"):
-        log.emit(level, level)  # type: ignore[arg-type]
+        log.emit(level, level)
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["warning", "error"]
 
 
@@ -78,7 +80,13 @@ def test_the_same_detail_about_a_subject_is_written_once() -> None:
     log.settled("waiting", "a")
     log.settled("waiting", "never-seen")
     log.once("info", "waiting", "a", "x")
-    assert [json.loads(line)["detail"] for line in stream.getvalue().splitlines()] == ["x", "x", "y", "x", "x"]
+    assert [json.loads(line)["detail"] for line in stream.getvalue().splitlines()] == [
+        "x",
+        "x",
+        "y",
+        "x",
+        "x",
+    ]
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -99,20 +107,22 @@ def test_a_stream_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
         _log(broken).emit("error", "anything")
 
 
-# -- status file -----------------------------------------------------------------------------------------------
+# -- status file
 
 
 @contextmanager
 def _waiting_agent(tmp_path: Path, tickets: int = 1) -> Iterator[Bench]:
     clock = ManualClock()
-    with running_hive(clock=clock) as (hive, server):
-        with agent_on(server, tmp_path / "state", clock=clock) as bench:
-            for number in range(tickets):
-                worker = hive.spawn_worker("worker-gpu")
-                hive.submit(raw_grant(hive, worker, f"t{number}", f"lease-{number}"))
-            hive.set_lifecycle("DRAINING")
-            bench.passes(1)
-            yield bench
+    with (
+        running_hive(clock=clock) as (hive, server),
+        agent_on(server, tmp_path / "state", clock=clock) as bench,
+    ):
+        for number in range(tickets):
+            worker = hive.spawn_worker("worker-gpu")
+            hive.submit(raw_grant(hive, worker, f"t{number}", f"lease-{number}"))
+        hive.set_lifecycle("DRAINING")
+        bench.passes(1)
+        yield bench
 
 
 @contextmanager
@@ -143,7 +153,7 @@ def test_the_status_says_who_waits_for_what(tmp_path: Path) -> None:
         assert document["epoch"] == 1
         assert "DRAINING" in document["waiting"]["2:t0:key-t0"]
         assert document["unparsable"] == {"odd": "from the future"}
-        assert os.stat(tmp_path / STATUS_NAME).st_mode & 0o777 == 0o600
+        assert (tmp_path / STATUS_NAME).stat().st_mode & 0o777 == 0o600
     assert sorted(path.name for path in tmp_path.iterdir()) == [STATUS_NAME, "state"]
 
 
@@ -167,7 +177,7 @@ def test_the_status_stays_readable_however_much_waits(tmp_path: Path) -> None:
             op.waiting = "w\x00\u20ac" * 5_000
         bench.agent.unparsable.update({f"{number:04d}" + "k" * 500: "u" * 5_000 for number in range(300)})
         status.write(bench.agent)
-        assert os.stat(tmp_path / STATUS_NAME).st_size < MAX_STATUS_BYTES
+        assert (tmp_path / STATUS_NAME).stat().st_size < MAX_STATUS_BYTES
         document = read_status(fd)
         assert document is not None
         assert len(document["waiting"]) == 20
@@ -208,7 +218,7 @@ def test_a_directory_that_takes_no_file_is_tolerated(tmp_path: Path) -> None:
 def test_a_directory_at_the_files_name_leaves_no_litter(tmp_path: Path) -> None:
     place = tmp_path / "place"
     (place / STATUS_NAME).mkdir(parents=True)
-    with _waiting_agent(tmp_path) as bench, _status_in(place, bench) as (status, fd):
+    with _waiting_agent(tmp_path) as bench, _status_in(place, bench) as (status, _fd):
         status.write(bench.agent)
         assert [path.name for path in place.iterdir()] == [STATUS_NAME]
 
@@ -223,7 +233,7 @@ def test_what_is_no_status_is_none(tmp_path: Path, data: bytes) -> None:
         os.close(fd)
 
 
-# -- service manager -------------------------------------------------------------------------------------------
+# -- service manager
 
 
 @pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from agent_faults import blind
 from agent_support import agent_on
-from hive_support import ManualClock, running_hive
+from hive_support import ManualClock, raw_grant, running_hive
 from hypothesis import given
 from hypothesis import strategies as st
+from journal_support import REQUEST, open_store
 from ticket_lines import ADMITTED, V1, line
 
 from ticket_agent.agent.keys import base_key, base_of, reuse_key
@@ -19,6 +20,9 @@ from ticket_agent.agent.operation import open_operation
 from ticket_agent.agent.providers import NotEnabled, ProviderTable
 from ticket_agent.journal.outcome import Plan, PlanRefusedError, Rejected, Unknown
 from ticket_agent.protocol.spec import HostTicketSpec, parse_spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PLAN = Plan(before={}, intent={})
 
@@ -37,9 +41,7 @@ class Stub(NotEnabled):
 
 def test_a_provider_is_found_by_version_and_action() -> None:
     first, second = Stub(), Stub()
-    table = ProviderTable(
-        v1={"gpu.lease.grant": first}, v2={"gpu.lease.grant": second}, allowlist=None
-    )
+    table = ProviderTable(v1={"gpu.lease.grant": first}, v2={"gpu.lease.grant": second}, allowlist=None)
     assert table.provider_for(spec(V1, action="gpu.lease.grant")) is first
     assert table.provider_for(spec()) is second
 
@@ -92,17 +94,20 @@ def test_no_two_tickets_share_a_name(first: tuple[str, str], second: tuple[str, 
 
 
 def test_related_admissions_of_a_pair_are_found_oldest_first(tmp_path: Path) -> None:
-    from journal_support import REQUEST, open_store  # noqa: PLC0415 - only here
 
     with open_store(tmp_path / "state") as store:
-        for key, epoch, sequence in [("1:a:k@2.1", 2, 1), ("1:a:k", 1, 9), ("1:b:k", 1, 8), ("1:a:k@1.12", 1, 12)]:
+        for key, epoch, sequence in [
+            ("1:a:k@2.1", 2, 1),
+            ("1:a:k", 1, 9),
+            ("1:b:k", 1, 8),
+            ("1:a:k@1.12", 1, 12),
+        ]:
             store.prepare(key=key, family="f", epoch=epoch, sequence=sequence, request=REQUEST)
         assert [r.key for r in related(store.records, "1:a:k@2.1")] == ["1:a:k", "1:a:k@1.12"]
         assert [r.key for r in related(store.records, "1:b:k")] == []
 
 
 def test_results_are_grouped_by_the_worker_that_was_admitted(tmp_path: Path) -> None:
-    from journal_support import open_store  # noqa: PLC0415 - only here
 
     changes: list[dict[str, Any]] = [
         {},
@@ -125,14 +130,10 @@ def test_results_are_grouped_by_the_worker_that_was_admitted(tmp_path: Path) -> 
 
 
 def test_an_open_operation_whose_action_was_switched_off_is_not_judged(tmp_path: Path) -> None:
-    from agent_faults import blind  # noqa: PLC0415 - only here
-    from hive_support import raw_grant  # noqa: PLC0415
 
     clock = ManualClock()
     with running_hive(clock=clock) as (hive, server):
-        hive.submit(
-            raw_grant(hive, hive.spawn_worker("worker-gpu"), "t1", "lease-1", expires=clock() + 1000)
-        )
+        hive.submit(raw_grant(hive, hive.spawn_worker("worker-gpu"), "t1", "lease-1", expires=clock() + 1000))
         blind(server)
         with agent_on(server, tmp_path / "state", clock=clock) as bench:
             bench.passes(2)

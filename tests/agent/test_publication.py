@@ -1,22 +1,33 @@
-"""Publishing a staged result: always the same bytes, never blindly repeated, given up only for good cause."""
+"""Publishing a staged result: always the same bytes, never sent blindly, given up only for good cause."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from agent_support import Bench, agent_on
 from hive_support import STATUS, ManualClock, raw_grant, running_hive
 
 from ticket_agent.agent.streams import ResultStreams
-from ticket_agent.hive.reference import DEFAULT, STRICT_A, Fault, FaultKind, Faults, HiveProfile, ReferenceHive
+from ticket_agent.hive.reference import (
+    DEFAULT,
+    STRICT_A,
+    Fault,
+    FaultKind,
+    Faults,
+    HiveProfile,
+    ReferenceHive,
+)
 from ticket_agent.journal.transitions import State
 from ticket_agent.protocol.namespace import Acked, AppendAnswer, HiveUnreachableError, Unknown
 from ticket_agent.protocol.paths import TicketPaths
 from ticket_agent.protocol.result import build_result
 from ticket_agent.protocol.spec import parse_spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KEY = ("t1", "key-t1")
 WITHOUT_CURRENT = replace(DEFAULT, name="without-current", current=False)
@@ -37,8 +48,8 @@ def is_result(line: str) -> bool:
     return '"state":"succeeded"' in line
 
 
-def _refusing(text: str, **when: int) -> Fault:
-    return Fault(kind=FaultKind.ERR, verb="ECHO", prefix=STATUS, predicate=is_result, text=text, **when)
+def _refusing(text: str) -> Fault:
+    return Fault(kind=FaultKind.ERR, verb="ECHO", prefix=STATUS, predicate=is_result, text=text)
 
 
 def _submit(hive: ReferenceHive) -> None:
@@ -178,7 +189,7 @@ def test_a_result_that_fell_out_of_the_log_meanwhile_is_acknowledged_again(tmp_p
         assert len(hive.terminal_lines(KEY)) == 1
 
 
-# -- the streams themselves ------------------------------------------------------------------------------------
+# -- the streams themselves
 
 
 class Streams:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from agent_faults import blind, root_of, telemetry, when_applied
@@ -16,6 +16,9 @@ from ticket_agent.hive.reference import DEFAULT, STRICT_A, Fault, FaultKind, Hiv
 from ticket_agent.journal.transitions import State
 from ticket_agent.protocol.lifecycle import LifecycleState
 from ticket_agent.protocol.worker_state import encode_worker_state
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KEY = ("t1", "key-t1")
 PROFILES = [pytest.param(DEFAULT, id="default"), pytest.param(STRICT_A, id="strict-a")]
@@ -282,7 +285,7 @@ def test_poisoned_telemetry_stops_no_other_ticket(tmp_path: Path, lines: list[st
             _natural(bench, others_done)
             assert bench.record("t1").state is State.PREPARED
             assert bench.waiting(bench.record("t1").key)
-            assert hive.effects == Counter({effect: 1 for effect in hive.effects})
+            assert hive.effects == Counter(dict.fromkeys(hive.effects, 1))
             # Once the ring has moved on, it is served as well.
             telemetry(hive, victim, *["x" * 200] * 5, encode_worker_state(state, schema="v2"))
             bench.settle()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from agent_faults import FullFs, root_of
@@ -12,16 +12,21 @@ from agent_support import Bench, agent_on
 from hive_support import STATUS, ManualClock, raw_grant, running_hive
 from journal_support import FailingFs
 
+from ticket_agent.agent import operation
 from ticket_agent.agent.keys import V2_FAMILY
-from ticket_agent.hive.reference import ReferenceHive
 from ticket_agent.journal.errors import JournalPoisonedError
 from ticket_agent.journal.outcome import Committed, Plan, Unknown
 from ticket_agent.journal.store import Limits
 from ticket_agent.journal.transitions import State
+from ticket_agent.protocol import spec
+from ticket_agent.protocol.errors import SpecError
 
-NO_RETENTION = Limits(
-    retain_ms=0, retain_records=0, retire_batch=1, fenced_families=frozenset({V2_FAMILY})
-)
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ticket_agent.hive.reference import ReferenceHive
+
+NO_RETENTION = Limits(retain_ms=0, retain_records=0, retire_batch=1, fenced_families=frozenset({V2_FAMILY}))
 
 
 def _admit(hive: ReferenceHive, number: int, *, expires: int | None = None) -> None:
@@ -194,9 +199,6 @@ def test_a_request_that_cannot_be_parsed_any_more_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a step back to an older version of the agent."""
-    from ticket_agent.agent import operation  # noqa: PLC0415 - the module, to change what it can parse
-    from ticket_agent.protocol.errors import SpecError  # noqa: PLC0415
-
     clock = ManualClock()
     with running_hive(clock=clock) as (hive, server):
         hive.set_lifecycle("DRAINING")
@@ -205,7 +207,7 @@ def test_a_request_that_cannot_be_parsed_any_more_is_left_alone(
         with agent_on(server, tmp_path / "state", clock=clock) as bench:
             _passes(bench, 2)
         hive.set_lifecycle("ONLINE")
-        parse = operation.parse_spec
+        parse = spec.parse_spec
 
         def older(data: bytes, **options: str) -> object:
             if b'"t1"' in data:

@@ -55,7 +55,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         """,
     )
     assert (config.local_hive, config.mount) == ("hive-b", "/host")
-    assert config.action_allowlist == {"gpu.lease.grant"}
+    assert config.action_allowlist == frozenset({"gpu.lease.grant"})
     assert (config.console.host, config.console.port, config.console.command_timeout_s) == ("::1", 4711, 2.0)
     assert (config.poll.idle_ms, config.retention.keep_days, config.log.format) == (250, 0, "json")
 
@@ -156,7 +156,7 @@ def test_a_manifest_fills_in_what_nobody_named(tmp_path: Path) -> None:
     config = apply_manifest(_loaded(tmp_path, ""), _manifest(tmp_path, document))
     assert (config.enabled, config.mount, config.local_hive) == (True, "/hosts", "hive-c")
     assert (config.max_line_bytes, config.shard_bits) == (1024, 4)
-    assert config.action_allowlist == {"gpu.lease.grant", "k8s.cordon"}
+    assert config.action_allowlist == frozenset({"gpu.lease.grant", "k8s.cordon"})
 
 
 def test_file_and_flags_win_over_the_manifest(tmp_path: Path) -> None:

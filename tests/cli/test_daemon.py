@@ -20,8 +20,9 @@ from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from cli_support import Operator
+    from cli_support import Answer, Operator
 
     from ticket_agent.hive.reference import ConsoleServer, ReferenceHive
 
@@ -246,7 +247,7 @@ def test_a_port_that_is_taken(operator: Operator, option: str) -> None:
 # -- demo ----------------------------------------------------------------------------------------------------
 
 
-def test_the_demo_keeps_the_promise(demo: tuple[object, object], operator: Operator) -> None:
+def test_the_demo_keeps_the_promise(demo: tuple[Answer, Path], operator: Operator) -> None:
     answer, kept = demo
     assert answer.code == Exit.OK
     *events, summary = [json.loads(line) for line in answer.out.splitlines()]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from agent_support import Bench
 from hive_support import LEASE_CTL
 
-from ticket_agent.hive.console.client import ConsoleNamespace
 from ticket_agent.hive.reference import ConsoleServer, Fault, FaultKind, ReferenceHive
-from ticket_agent.hive.reference.root import Root
 from ticket_agent.journal.fs import FreeSpace, RealFs
 from ticket_agent.journal.view import read_journal
-from ticket_agent.protocol.namespace import AppendAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from agent_support import Bench
+
+    from ticket_agent.hive.console.client import ConsoleNamespace
+    from ticket_agent.hive.reference.root import Root
+    from ticket_agent.protocol.namespace import AppendAnswer
 
 STEPS = ("prepared", "executing", "persisted", "published", "terminal")
 """Durable steps of one ticket that goes well, in order."""
@@ -128,9 +132,9 @@ def plans_before_effects(server: ConsoleServer, state_dir: Path) -> Iterator[lis
     yield missing
 
 
-def effects_of(hive: ReferenceHive, before: Counter[object]) -> int:
-    """Mutations of any kind since ``before``."""
-    return sum((hive.effects - before).values())  # type: ignore[operator]
+def effects_since(hive: ReferenceHive, before: int) -> int:
+    """Mutations of any kind, less those that there were ``before``."""
+    return sum(hive.effects.values()) - before
 
 
 def root_of(hive: ReferenceHive) -> Root:

@@ -172,6 +172,7 @@ class Agent:
         if look is not None:
             for record in self.intake.absorb(look):
                 self._carry(record)
+                self._tell_admitted(record)
                 summary.admitted += 1
         self._drive(summary, stop)
         self._maintain(summary)
@@ -185,6 +186,18 @@ class Agent:
             self._events.emit("error", "unparsable-request", key=record.key, reason=str(error))
             return
         self.operations[record.key] = open_operation(record, spec, self._providers.provider_for(spec))
+
+    def _tell_admitted(self, record: Record) -> None:
+        op = self.operations.get(record.key)
+        self._events.emit(
+            "info",
+            "admitted",
+            key=record.key,
+            sequence=record.sequence,
+            action=op.spec.action if op is not None else None,
+            subject=op.spec.subject_ref if op is not None else None,
+            state=record.state.value,
+        )
 
     def _ordered(self) -> list[Operation]:
         return sorted(

@@ -74,9 +74,9 @@ def _show_json(event: dict[str, Any]) -> None:
 
 def _show(event: dict[str, Any]) -> None:
     clock = stamp(event["unix_ms"])[11:-1]
-    if event["event"] == "transition":
+    if event["event"] in {"admitted", "transition"}:
         name = f"{event['action']:<18} {event['key'].split(':')[1]:<14}"
-        arrow = f"{event['before']} -> {state_text(event['state'])}"
+        arrow = f"{event.get('before', 'admitted')} -> {state_text(event['state'])}"
         detail = (
             f"  ({event['detail']})"
             if event.get("detail") and event["state"] == "provider-result-persisted"

@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["submit"]
 
 
+_ADVICE = {
+    "invalid-payload": "; check that the subject is in /gpu, the Worker READY as given, the id not used before",
+    "busy": "; an earlier ticket of this Worker is still open, try again when it has ended",
+    "denied": "; the hive is not ONLINE or DEGRADED, see /proc/lifecycle/state",
+    "buffer-full": "; the hive's log is full",
+}
+"""What to look at, by kind of refusal: root itself names no reason."""
+
+
 @click.command()
 @hive_options
 @click.argument("action")
@@ -148,7 +157,9 @@ def _append(namespace: Namespace, config: AgentConfig, text: str, ticket_id: str
         case Acked():
             _tell_admitted(ticket_id, text, as_json=as_json)
         case Refused(refusal):
-            fail(f"root refused the request: {refusal.text}", Exit.HIVE_REFUSED)
+            fail(
+                f"root refused the request: {refusal.text}{_ADVICE.get(refusal.kind, '')}", Exit.HIVE_REFUSED
+            )
         case Unknown(why):
             if text not in namespace.read(paths.spec):
                 _unknown(ticket_id, why)

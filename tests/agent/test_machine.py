@@ -1,0 +1,354 @@
+"""Everything that can happen to one agent and its hive, in any order: the promise holds all the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_faults import DyingAppends, Killed, drop
+from agent_support import Bench, agent_on
+from hive_support import LEASE_CTL, ManualClock, raw_lease, running_hive
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ticket_agent.hive.reference import (
+    DEFAULT,
+    STRICT_A,
+    Fault,
+    FaultKind,
+    HiveProfile,
+    LabError,
+    RefusalError,
+)
+from ticket_agent.journal.fs import RealFs
+from ticket_agent.journal.gaps import acknowledge_gap
+from ticket_agent.journal.view import read_journal
+
+if TYPE_CHECKING:
+    from ticket_agent.journal.values import HistoryEntry, Record
+
+WORKERS = ("worker-1", "worker-2", "worker-3")
+TICKETS = st.integers(0, 11).map(lambda number: f"t{number}")
+PATHS = st.sampled_from(["", LEASE_CTL, "/host/tickets/status", "/host/tickets", "/proc"])
+LOSSES = st.sampled_from([FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER, FaultKind.GARBAGE])
+QUIET_PASSES = 40
+
+
+class MortalFs(RealFs):
+    """The real file system; the process dies at the n-th naming of a file from when it is doomed."""
+
+    def __init__(self) -> None:
+        self._left: int | None = None
+        self._durable = False
+
+    def doom(self, after: int, *, durable: bool) -> None:
+        self._left, self._durable = after, durable
+
+    def spare(self) -> None:
+        self._left = None
+
+    def rename(self, dir_fd: int, src: str, dst: str) -> None:
+        dies = self._counts()
+        super().rename(dir_fd, src, dst)
+        self._die(dies)
+
+    def rename_new(self, dir_fd: int, src: str, dst: str) -> None:
+        dies = self._counts()
+        super().rename_new(dir_fd, src, dst)
+        self._die(dies)
+
+    def _counts(self) -> bool:
+        if self._left is None:
+            return False
+        self._left -= 1
+        if self._left >= 0:
+            return False
+        if not self._durable:
+            raise Killed
+        return True
+
+    @staticmethod
+    def _die(dies: bool) -> None:
+        if dies:
+            raise Killed
+
+
+class Machine(RuleBasedStateMachine):
+    """One agent after the other on one state directory, and one hive through all its lives."""
+
+    profile: HiveProfile
+
+    @initialize()
+    def begin(self) -> None:
+        self.tmp = Path(tempfile.mkdtemp(prefix="ticket-agent-machine-"))
+        self.state_dir = self.tmp / "state"
+        self.clock = ManualClock()
+        self.stack = ExitStack()
+        self.hive, self.server = self.stack.enter_context(running_hive(self.profile, clock=self.clock))
+        self.agent_stack = ExitStack()
+        self.histories: dict[str, tuple[HistoryEntry, ...]] = {}
+        self.admitted: Counter[tuple[str, str]] = Counter()
+        self.leases: list[tuple[str, str]] = []
+        self.raw: list[tuple[str, str]] = []
+        self.count = 0
+        self._start_agent()
+        self._spawn_all()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "stack"):
+            return
+        try:
+            self._come_to_rest()
+        finally:
+            self.agent_stack.close()
+            self.stack.close()
+            shutil.rmtree(self.tmp)
+
+    def _spawn_all(self) -> None:
+        for worker in WORKERS:
+            with suppress(LabError, RefusalError):
+                self.hive.spawn_worker("worker-gpu", worker)
+
+    def _start_agent(self) -> None:
+        self.fs = MortalFs()
+        self.bench: Bench = self.agent_stack.enter_context(
+            agent_on(self.server, self.state_dir, clock=self.clock, fs=self.fs, instance=f"life-{self.count}")
+        )
+        self.count += 1
+
+    def _restart(self) -> None:
+        drop(self.bench)
+        self.agent_stack.close()
+        assert not read_journal(self.state_dir).quarantined
+        self._start_agent()
+
+    # -- what callers do
+
+    @precondition(lambda self: self.raw)
+    @rule(which=st.integers(0, 5))
+    def submit_again(self, which: int) -> None:
+        """The very same ticket, as a caller does who saw no result before the hive rebooted."""
+        ticket, again = self.raw[-1 - which % len(self.raw)]
+        with suppress(RefusalError):
+            before = len(self.hive.admissions())
+            self.hive.submit(again)
+            self.admitted[ticket, f"key-{ticket}"] += len(self.hive.admissions()) - before
+
+    def _submit(self, verb: str, ticket: str, worker: str, lease: str, expires: int | None) -> None:
+        with suppress(RefusalError, LabError):
+            expiry = None if expires is None else max(1, self.clock() + expires)
+            self.raw.append((ticket, raw_lease(self.hive, worker, verb, ticket, lease, expires=expiry)))
+            self.submit_again(0)
+
+    @rule(ticket=TICKETS, worker=st.sampled_from(WORKERS), expires=st.none() | st.integers(0, 5000))
+    def grant(self, ticket: str, worker: str, expires: int | None) -> None:
+        self.count += 1
+        lease = f"lease-{self.count}"
+        self.leases.append((lease, worker))
+        self._submit("grant", ticket, worker, lease, expires)
+
+    @precondition(lambda self: self.leases)
+    @rule(
+        verb=st.sampled_from(["renew", "release"]),
+        ticket=TICKETS,
+        which=st.integers(0, 3),
+        expires=st.none() | st.integers(0, 5000),
+    )
+    def renew_or_release(self, verb: str, ticket: str, which: int, expires: int | None) -> None:
+        lease, worker = self.leases[-1 - which % len(self.leases)]
+        self._submit(verb, ticket, worker, lease, expires)
+
+    # -- what the agent does
+
+    @rule(count=st.integers(1, 4))
+    def passes(self, count: int) -> None:
+        for _ in range(count):
+            self.bench.hurry()
+            self.bench.passes(1)
+
+    @rule()
+    def crash(self) -> None:
+        self._restart()
+
+    @rule(after=st.integers(0, 7), durable=st.booleans())
+    def crash_at_a_file(self, after: int, durable: bool) -> None:
+        self.fs.doom(after, durable=durable)
+        self._until_death()
+
+    @rule(at=st.integers(0, 5), sent=st.booleans())
+    def crash_at_an_append(self, at: int, sent: bool) -> None:
+        self.bench.namespace.append = DyingAppends(  # type: ignore[method-assign]
+            self.bench.namespace, at, sent=sent
+        )
+        self._until_death()
+
+    def _until_death(self) -> None:
+        try:
+            self.passes(3)
+        except Killed:
+            self._restart()
+        else:
+            self.fs.spare()
+            if "append" in vars(self.bench.namespace):
+                del self.bench.namespace.append
+
+    # -- what befalls them
+
+    @rule(
+        kind=LOSSES, prefix=PATHS, verb=st.sampled_from(["ECHO", "ECHO", "CAT", None]), nth=st.integers(1, 4)
+    )
+    def lose_an_answer(self, kind: FaultKind, prefix: str, verb: str | None, nth: int) -> None:
+        self.server.faults.add(Fault(kind=kind, prefix=prefix, verb=verb, nth=nth))
+
+    @rule(
+        prefix=st.sampled_from(["/proc/lease", "/proc/lifecycle", "/host/tickets/status", LEASE_CTL]),
+        verb=st.sampled_from(["CAT", "ECHO"]),
+    )
+    def be_busy(self, prefix: str, verb: str) -> None:
+        self.server.faults.add(Fault(kind=FaultKind.ERR, prefix=prefix, verb=verb))
+
+    @rule()
+    def answer_again(self) -> None:
+        self.server.faults.clear()
+
+    @rule(worker=st.sampled_from(WORKERS), replace=st.booleans())
+    def end_a_worker(self, worker: str, replace: bool) -> None:
+        with suppress(LabError, RefusalError):
+            (self.hive.replace_worker if replace else self.hive.tear_down)(worker)
+
+    @rule()
+    def spawn(self) -> None:
+        self._spawn_all()
+
+    @rule(state=st.sampled_from(["DRAINING", "ONLINE", "ONLINE", "DEGRADED", "QUIESCED"]))
+    def move_the_lifecycle(self, state: str) -> None:
+        self.hive.set_lifecycle(state)
+
+    @rule()
+    def reboot(self) -> None:
+        self.hive.reboot()
+        self.server.kick()
+        self._spawn_all()
+
+    @rule(ms=st.integers(-4000, 4000))
+    def move_the_clock(self, ms: int) -> None:
+        self.clock.advance(ms)
+
+    @precondition(lambda self: self.profile.evicting_logs)
+    @rule(leaf=st.sampled_from(["spec.snapshot", "status", "deadletter"]), count=st.integers(1, 3))
+    def evict(self, leaf: str, count: int) -> None:
+        self.hive.slide(leaf, count)
+
+    @precondition(lambda self: self.bench.agent.intake.held is not None)
+    @rule()
+    def acknowledge(self) -> None:
+        held = self.bench.agent.intake.held
+        assert held is not None
+        with suppress(Exception):
+            acknowledge_gap(
+                self.state_dir,
+                epoch=held.epoch,
+                first=held.first,
+                through=held.through,
+                reason="seen",
+                by="the machine",
+                clock=self.clock,
+            )
+
+    # -- what must hold, always
+
+    @invariant()
+    def no_effect_twice(self) -> None:
+        if not hasattr(self, "hive"):
+            return
+        applied = Counter[tuple[str, str]]()
+        for effect, times in self.hive.effects.items():
+            applied[effect.kind, effect.subject] += times
+        for (kind, subject), times in applied.items():
+            assert kind == "renew-bound" or times <= 1, (kind, subject, times)
+
+    @invariant()
+    def states_move_forward(self) -> None:
+        if not hasattr(self, "bench"):
+            return
+        for key, record in self.bench.store.records.items():
+            before = self.histories.get(key, ())
+            assert record.history[: len(before)] == before
+            self.histories[key] = record.history
+
+    @invariant()
+    def one_terminal_line_per_admission(self) -> None:
+        if not hasattr(self, "hive"):
+            return
+        for key, admissions in self.admitted.items():
+            assert len(self.hive.terminal_lines(key)) <= admissions
+
+    # -- and once everything works again
+
+    def _come_to_rest(self) -> None:
+        self.server.faults.clear()
+        self.hive.set_lifecycle("ONLINE")
+        for _ in range(QUIET_PASSES):
+            self.passes(1)
+        for record in self.bench.store.records.values():
+            self._is_honest(record)
+        assert set(self.bench.agent.operations) == {record.key for record in self.bench.store.open_records()}
+        for op in self.bench.agent.operations.values():
+            undecided_lane = any(
+                other.lane == op.lane and other is not op and other.waiting
+                for other in self.bench.agent.operations.values()
+            )
+            assert op.waiting or undecided_lane, op.record.key
+        self.no_effect_twice()
+        self.states_move_forward()
+        self.one_terminal_line_per_admission()
+        self.agent_stack.close()
+        view = read_journal(self.state_dir)
+        assert not view.quarantined
+
+    def _is_honest(self, record: Record) -> None:
+        """What the journal says of a grant is what happened to its lease, which no other ticket grants."""
+        assert "refuses the result" not in (record.withdrawn or ""), record.withdrawn
+        request = json.loads(record.request)
+        if request["action"] != "gpu.lease.grant" or record.result is None or record.plan is None:
+            return
+        applied = self.hive.effect_count("grant", request["operation_id"])
+        if record.result.outcome == "confirmed":
+            assert applied == 1
+        elif record.result.outcome == "rejected":
+            assert applied == 0, record.result.message
+
+
+class NewRoot(Machine):
+    """Rings, offsets, root's own word on each admission."""
+
+    profile = DEFAULT
+
+
+class FirstRoot(Machine):
+    """Logs that drop nothing, no offsets, telemetry alone, several open admissions per Worker."""
+
+    profile = HiveProfile(
+        **{name: getattr(STRICT_A, name) for name in STRICT_A.__dataclass_fields__}
+        | {"slots_per_role": 4, "log_bytes": 1 << 20, "log_frames": None}
+    )
+
+
+BOUNDED = settings(
+    max_examples=30,
+    stateful_step_count=25,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+TestNewRoot = NewRoot.TestCase
+TestNewRoot.settings = BOUNDED
+TestFirstRoot = FirstRoot.TestCase
+TestFirstRoot.settings = BOUNDED
