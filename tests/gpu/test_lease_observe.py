@@ -113,7 +113,7 @@ def test_grant_behind_a_gateway_is_never_called_not_applied() -> None:
 
 
 def test_a_reconnect_between_plan_and_write_sends_nothing() -> None:
-    """The other session may be that of a hive that rebooted; it must not get what its earlier life was meant."""
+    """The new session may be that of a rebooted hive; it must not get what its earlier life was meant."""
     hive = LeaseHive(keep_session=True)
     provider = lease_providers(hive, instance="first")["gpu.lease.grant"]
     plan = provider.plan(grant())

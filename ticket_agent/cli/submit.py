@@ -21,7 +21,7 @@ __all__ = ["submit"]
 
 
 _ADVICE = {
-    "invalid-payload": "; check that the subject is in /gpu, the Worker READY as given, the id not used before",
+    "invalid-payload": "; check that the GPU is in /gpu, the Worker READY as given, the id not used before",
     "busy": "; an earlier ticket of this Worker is still open, try again when it has ended",
     "denied": "; the hive is not ONLINE or DEGRADED, see /proc/lifecycle/state",
     "buffer-full": "; the hive's log is full",
