@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 from agent_faults import FullFs, blind, drop, when_applied
 from agent_support import Bench, agent_on
-from hive_support import DEADLETTER, LEASE_CTL, ManualClock, finish, raw_grant, running_hive
+from hive_support import DEADLETTER, LEASE_CTL, STATUS, ManualClock, finish, raw_grant, running_hive
 
-from ticket_agent.hive.reference import DEFAULT, STRICT_A, ConsoleServer, HiveProfile, ReferenceHive
+from ticket_agent.hive.reference import (
+    DEFAULT,
+    STRICT_A,
+    ConsoleServer,
+    Fault,
+    FaultKind,
+    HiveProfile,
+    ReferenceHive,
+)
 from ticket_agent.journal.transitions import State
 
 if TYPE_CHECKING:
@@ -159,7 +167,7 @@ def test_a_pair_that_was_dispatched_in_an_earlier_life_is_refused(
             bench.settle()
             _reboot(hive, server)
             hive.spawn_worker("worker-gpu", worker)
-            # A log that starts with the very same bytes would be no reboot to anybody.
+            # Otherwise its line, the last one consumed, would stand there again: see the tests marked below.
             _admit(hive, "t0", worker=worker)
             bench.until(lambda: bench.agent.totals.ended == 2)
             _admit(hive, "t1", worker=worker)
@@ -294,6 +302,87 @@ def test_a_full_disk_at_a_reboot_waits_and_dispatches_nothing(tmp_path: Path) ->
             bench.until(lambda: bench.agent.totals.ended == 2)
             assert bench.store.cursor.epoch == bench.record("t2").epoch == 2
         assert hive.effect_count("grant", "lease-t2") == 1
+
+
+def test_a_reboot_in_the_middle_of_a_pass_is_noticed_before_anything_else_is_decided(tmp_path: Path) -> None:
+    """The first ticket's answer is lost because the hive reboots; the same Workers are READY again at once.
+
+    In the new session nothing may be dispatched (the second ticket is of the earlier life) and nothing may be
+    judged (that the lease is absent now says nothing) until the admission log has shown the reboot.
+    """
+    with hive_on(ONE_WORKER_EACH) as (hive, server, clock):
+        workers = [_admit(hive, ticket) for ticket in ("t1", "t2")]
+
+        def reboot() -> None:
+            hive.reboot()
+            for worker in workers:
+                hive.spawn_worker("worker-gpu", worker)
+
+        when_applied(server, LEASE_CTL, reboot)
+        server.faults.add(Fault(kind=FaultKind.DROP_AFTER, verb="ECHO", prefix=LEASE_CTL, nth=1))
+        with agent_on(server, tmp_path / "state", clock=clock) as bench:
+            bench.settle()
+            first, second = _records(bench, "t1")[0], _records(bench, "t2")[0]
+        assert (first.epoch, second.epoch) == (1, 1)
+        assert (_outcome(first), _outcome(second)) == ("stale", "stale")
+        assert first.plan is not None
+        assert second.plan is None
+        assert first.withdrawn
+        assert second.withdrawn
+        assert {effect.subject: count for effect, count in hive.effects.items()} == {"lease-t1": 1}
+        assert hive.cat(STATUS) == hive.cat(DEADLETTER) == []
+
+
+@pytest.mark.parametrize("up", [True, False], ids=["agent-up", "agent-down"])
+@pytest.mark.parametrize(
+    "profile",
+    [pytest.param(DEFAULT, id="default"), pytest.param(STRICT_A, id="strict-a")],
+)
+def test_a_finished_ticket_that_comes_again_first_thing_after_a_reboot_is_answered(
+    tmp_path: Path, profile: HiveProfile, up: bool
+) -> None:
+    """Its line is the last one consumed, byte for byte and at the same place; our own results are gone."""
+    with hive_on(profile) as (hive, server, clock):
+        worker = _admit(hive, "t1")
+        with agent_on(server, tmp_path / "state", clock=clock) as bench:
+            bench.settle()
+            _passes(bench, 3)
+            if up:
+                _reboot(hive, server)
+                _admit(hive, "t1", worker=hive.spawn_worker("worker-gpu", worker).worker_id)
+                _passes(bench, 6)
+        if not up:
+            _reboot(hive, server)
+            _admit(hive, "t1", worker=hive.spawn_worker("worker-gpu", worker).worker_id)
+        with agent_on(server, tmp_path / "state", clock=clock) as bench:
+            _passes(bench, 6)
+        if hive.effect_count("grant", "lease-t1") != 1:
+            pytest.fail("performed again")
+        assert hive.admission_of("t1").outcome == "rejected"
+
+
+@pytest.mark.parametrize("profile", [DEFAULT, ONE_WORKER_EACH], ids=lambda profile: profile.name)
+def test_a_reboot_that_leaves_the_same_bytes_behind(tmp_path: Path, profile: HiveProfile) -> None:
+    """The answer to the effect is lost with the hive, and the same ticket is admitted with the same numbers.
+
+    Nothing is performed twice, and the lease's absence in the new life is not taken for proof that the write
+    was never applied: our own results are gone from a log that dropped nothing.
+    """
+    with hive_on(profile) as (hive, server, clock):
+        worker = _admit(hive, "t1")
+
+        def reboot() -> None:
+            hive.reboot()
+            _admit(hive, "t1", worker=hive.spawn_worker("worker-gpu", worker).worker_id)
+
+        when_applied(server, LEASE_CTL, reboot)
+        server.faults.add(Fault(kind=FaultKind.DROP_AFTER, verb="ECHO", prefix=LEASE_CTL, nth=1))
+        with agent_on(server, tmp_path / "state", clock=clock) as bench:
+            _passes(bench)
+            record = _records(bench, "t1")[0]
+        if hive.effect_count("grant", "lease-t1") != 1:
+            pytest.fail("performed again")
+        assert record.result is None or record.result.outcome != "rejected"
 
 
 def test_a_result_never_crosses_into_the_next_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from agent_support import Bench, agent_on
 from hive_support import LEASE_CTL, STATUS, ManualClock, raw_grant, raw_release, raw_renew, running_hive
 
 from ticket_agent.hive.reference import STRICT_A, Fault, FaultKind, Faults, ReferenceHive
+from ticket_agent.journal.outcome import Outcome, Plan, Unknown
 from ticket_agent.journal.transitions import State
 
 if TYPE_CHECKING:
@@ -61,6 +62,34 @@ def test_an_uncertain_grant_holds_up_its_own_lease_only(tmp_path: Path) -> None:
         assert hive.admission_of("t1").outcome == "confirmed"
         # The lease is the first Worker's, so the others' tickets about it are refused, after it was known.
         assert hive.admission_of("t2").outcome == hive.admission_of("t3").outcome == "rejected"
+
+
+def test_nothing_is_dispatched_on_a_lease_whose_grant_is_uncertain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease is there for all to see; only the grant's own outcome is not known."""
+    clock = ManualClock()
+    with running_hive(STRICT_A, clock=clock) as (hive, server):
+        worker = hive.spawn_worker("worker-gpu").worker_id
+        hive.submit(raw_grant(hive, worker, "t1", "lease-a"))
+        hive.submit(raw_release(hive, worker, "t2", "lease-a"))
+        with agent_on(server, tmp_path / "state", clock=clock) as bench:
+            grant = bench.agent._providers._by_version[2]["gpu.lease.grant"]
+            execute = grant.execute
+
+            def unanswered(plan: Plan) -> Outcome:
+                execute(plan)
+                return Unknown("the answer was lost")
+
+            monkeypatch.setattr(grant, "execute", unanswered)
+            monkeypatch.setattr(grant, "observe", lambda plan: Unknown("nobody can tell"))
+            _passes(bench)
+            assert hive.cat("/proc/lease/by-id/lease-a")
+            assert _states(bench) == {"t1": State.EXECUTING, "t2": State.PREPARED}
+            monkeypatch.undo()
+            bench.settle()
+        assert _published(hive) == ["t1", "t2"]
+        assert {effect.kind: count for effect, count in hive.effects.items()} == {"grant": 1, "preempt": 1}
 
 
 def test_operations_on_one_lease_run_in_the_order_of_their_admissions(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_faults import DyingAppends, Killed, drop
+from agent_faults import DyingAppends, Killed, drop, root_of
 from agent_support import Bench, agent_on
 from hive_support import LEASE_CTL, ManualClock, raw_lease, running_hive
 from hypothesis import HealthCheck, settings
@@ -31,10 +31,12 @@ from ticket_agent.journal.gaps import acknowledge_gap
 from ticket_agent.journal.view import read_journal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ticket_agent.journal.values import HistoryEntry, Record
 
 WORKERS = ("worker-1", "worker-2", "worker-3")
-TICKETS = st.integers(0, 11).map(lambda number: f"t{number}")
+TICKETS = st.integers(0, 15).map(lambda number: f"t{number}")
 PATHS = st.sampled_from(["", LEASE_CTL, "/host/tickets/status", "/host/tickets", "/proc"])
 LOSSES = st.sampled_from([FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER, FaultKind.GARBAGE])
 QUIET_PASSES = 40
@@ -95,8 +97,11 @@ class Machine(RuleBasedStateMachine):
         self.histories: dict[str, tuple[HistoryEntry, ...]] = {}
         self.admitted: Counter[tuple[str, str]] = Counter()
         self.leases: list[tuple[str, str]] = []
-        self.raw: list[tuple[str, str]] = []
+        self.asked: list[tuple[str, str, str, str, int | None]] = []
+        self.at_effect: list[Callable[[], None]] = []
+        self.server.faults.on_applied(self._on_applied)
         self.count = 0
+        self.lives = 1
         self._start_agent()
         self._spawn_all()
 
@@ -109,6 +114,10 @@ class Machine(RuleBasedStateMachine):
             self.agent_stack.close()
             self.stack.close()
             shutil.rmtree(self.tmp)
+
+    def _on_applied(self, path: str, line: str) -> None:
+        while path == LEASE_CTL and self.at_effect:
+            self.at_effect.pop()()
 
     def _spawn_all(self) -> None:
         for worker in WORKERS:
@@ -130,28 +139,33 @@ class Machine(RuleBasedStateMachine):
 
     # -- what callers do
 
-    @precondition(lambda self: self.raw)
+    @precondition(lambda self: self.asked)
     @rule(which=st.integers(0, 5))
     def submit_again(self, which: int) -> None:
-        """The very same ticket, as a caller does who saw no result before the hive rebooted."""
-        ticket, again = self.raw[-1 - which % len(self.raw)]
-        with suppress(RefusalError):
+        """The same ticket for the present Worker, as a caller does who saw no result."""
+        verb, ticket, worker, lease, expires = self.asked[-1 - which % len(self.asked)]
+        with suppress(RefusalError, LabError):
             before = len(self.hive.admissions())
-            self.hive.submit(again)
+            self.hive.submit(raw_lease(self.hive, worker, verb, ticket, lease, expires=expires))
             self.admitted[ticket, f"key-{ticket}"] += len(self.hive.admissions()) - before
 
     def _submit(self, verb: str, ticket: str, worker: str, lease: str, expires: int | None) -> None:
-        with suppress(RefusalError, LabError):
-            expiry = None if expires is None else max(1, self.clock() + expires)
-            self.raw.append((ticket, raw_lease(self.hive, worker, verb, ticket, lease, expires=expiry)))
-            self.submit_again(0)
+        expiry = None if expires is None else max(1, self.clock() + expires)
+        self.asked.append((verb, ticket, worker, lease, expiry))
+        self.submit_again(0)
 
-    @rule(ticket=TICKETS, worker=st.sampled_from(WORKERS), expires=st.none() | st.integers(0, 5000))
-    def grant(self, ticket: str, worker: str, expires: int | None) -> None:
+    @rule(
+        ticket=TICKETS,
+        worker=st.sampled_from(WORKERS),
+        expires=st.none() | st.integers(0, 5000),
+        passes=st.integers(0, 2),
+    )
+    def grant(self, ticket: str, worker: str, expires: int | None, passes: int) -> None:
         self.count += 1
         lease = f"lease-{self.count}"
         self.leases.append((lease, worker))
         self._submit("grant", ticket, worker, lease, expires)
+        self.passes(passes)
 
     @precondition(lambda self: self.leases)
     @rule(
@@ -209,12 +223,30 @@ class Machine(RuleBasedStateMachine):
     @rule(
         prefix=st.sampled_from(["/proc/lease", "/proc/lifecycle", "/host/tickets/status", LEASE_CTL]),
         verb=st.sampled_from(["CAT", "ECHO"]),
+        passes=st.integers(1, 3),
     )
-    def be_busy(self, prefix: str, verb: str) -> None:
+    def be_busy(self, prefix: str, verb: str, passes: int) -> None:
         self.server.faults.add(Fault(kind=FaultKind.ERR, prefix=prefix, verb=verb))
+        self.passes(passes)
+        self.server.faults.clear()
+
+    @rule(passes=st.integers(0, 3))
+    def hide_the_leases_after_the_next_effect(self, passes: int) -> None:
+        self.at_effect.append(
+            lambda: self.server.faults.add(Fault(kind=FaultKind.ERR, prefix="/proc/lease", verb="CAT"))
+        )
+        self.passes(passes)
+
+    @rule(passes=st.integers(0, 3), answered=st.booleans())
+    def reboot_at_the_next_effect(self, passes: int, answered: bool) -> None:
+        self.at_effect.append(self._crash_of_the_hive)
+        if not answered:
+            self.server.faults.add(Fault(kind=FaultKind.DROP_AFTER, prefix=LEASE_CTL, nth=1))
+        self.passes(passes)
 
     @rule()
     def answer_again(self) -> None:
+        self.at_effect.clear()
         self.server.faults.clear()
 
     @rule(worker=st.sampled_from(WORKERS), replace=st.booleans())
@@ -226,14 +258,36 @@ class Machine(RuleBasedStateMachine):
     def spawn(self) -> None:
         self._spawn_all()
 
-    @rule(state=st.sampled_from(["DRAINING", "ONLINE", "ONLINE", "DEGRADED", "QUIESCED"]))
-    def move_the_lifecycle(self, state: str) -> None:
+    @rule(state=st.sampled_from(["DRAINING", "DEGRADED", "QUIESCED"]), passes=st.integers(0, 3))
+    def close_the_gate(self, state: str, passes: int) -> None:
         self.hive.set_lifecycle(state)
+        self.passes(passes)
 
     @rule()
-    def reboot(self) -> None:
-        self.hive.reboot()
+    def open_the_gate(self) -> None:
+        self.hive.set_lifecycle("ONLINE")
+
+    @rule(resubmitted=st.integers(0, 4))
+    def reboot(self, resubmitted: int) -> None:
+        """The same Workers come back, and callers who saw no result submit their tickets again."""
+        self._boot()
         self.server.kick()
+        for which in range(min(resubmitted, len(self.asked))):
+            self.submit_again(which)
+
+    def _crash_of_the_hive(self) -> None:
+        # A session never outlives its hive, even if the last answer still got through.
+        self._boot()
+        self.server.kick()
+
+    def _boot(self) -> None:
+        """The Workers of every life have generations of their own, so that no line of a log comes again.
+
+        What it costs when the last line does come again is shown by tests of its own (`UNRECOGNISED`).
+        """
+        self.hive.reboot()
+        self.lives += 1
+        root_of(self.hive).workers._generation += 1000 * self.lives
         self._spawn_all()
 
     @rule(ms=st.integers(-4000, 4000))
@@ -292,6 +346,7 @@ class Machine(RuleBasedStateMachine):
     # -- and once everything works again
 
     def _come_to_rest(self) -> None:
+        self.at_effect.clear()
         self.server.faults.clear()
         self.hive.set_lifecycle("ONLINE")
         for _ in range(QUIET_PASSES):
@@ -341,8 +396,8 @@ class FirstRoot(Machine):
 
 
 BOUNDED = settings(
-    max_examples=30,
-    stateful_step_count=25,
+    max_examples=60,
+    stateful_step_count=20,
     deadline=None,
     database=None,
     derandomize=True,

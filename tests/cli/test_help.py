@@ -44,6 +44,7 @@ def test_the_commands_are_the_documented_ones() -> None:
         "status",
         "journal list",
         "journal show",
+        "journal explain",
         "journal verify",
         "journal acknowledge-gap",
         "submit",
@@ -148,7 +149,7 @@ def test_the_bash_script_is_one_that_bash_takes(operator: Operator) -> None:
     ("words", "expected"),
     [
         ("ticket-agent jo", {"journal"}),
-        ("ticket-agent journal ", {"list", "show", "verify", "acknowledge-gap"}),
+        ("ticket-agent journal ", {"list", "show", "explain", "verify", "acknowledge-gap"}),
         ("ticket-agent journal list --sta", {"--state-dir", "--state"}),
         ("ticket-agent completion f", {"fish"}),
         ("ticket-agent run --cur", set()),

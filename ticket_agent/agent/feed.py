@@ -77,6 +77,11 @@ class Feed:
         self._last = None
 
     @property
+    def retention(self) -> Mapping[str, Retention]:
+        """Offsets of every log as of the last look, also of one that found the request logs unchanged."""
+        return self._last.retention if self._last is not None else {}
+
+    @property
     def session(self) -> int:
         """Session in which the last look was completed; a reboot of the hive always ends a session."""
         return self._last_session

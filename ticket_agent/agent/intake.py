@@ -25,10 +25,13 @@ from ticket_agent.protocol.errors import ProtocolError
 from ticket_agent.protocol.spec import parse_spec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.feed import Look
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
+    from ticket_agent.protocol.retention import Retention
     from ticket_agent.protocol.spec import HostTicketSpec
 
 __all__ = ["Counters", "Intake", "Refetch"]
@@ -117,8 +120,12 @@ class Intake:
         """The gap behind which nothing is executed, if there is one."""
         return self._cursor.held
 
-    def absorb(self, look: Look) -> list[Record]:
+    def absorb(self, look: Look, *, forgotten: str | None = None) -> list[Record]:
         """Prepare a record for every new admission; returns them in order.
+
+        Args:
+            look: what the request logs hold.
+            forgotten: evidence from elsewhere that root forgot what it knew, if there is any.
 
         Raises:
             StorageFullError: never; a full disk ends the intake early and is reported as an event.
@@ -127,7 +134,7 @@ class Intake:
         fresh: list[Record] = []
         self.incomplete = True
         try:
-            self._absorb(look, fresh)
+            self._absorb(look, fresh, forgotten)
         except StorageFullError as error:
             self._events.once("warning", "intake-waits", "disk", str(error))
         else:
@@ -135,7 +142,7 @@ class Intake:
             self._events.settled("intake-waits", "disk")
         return fresh
 
-    def _absorb(self, look: Look, fresh: list[Record]) -> None:
+    def _absorb(self, look: Look, fresh: list[Record], forgotten: str | None) -> None:
         self._require_durable_epoch()
         lines = self._parse(look)
         view = StreamView(
@@ -145,13 +152,22 @@ class Intake:
             ends={leaf: retention.next for leaf, retention in look.retention.items()},
         )
         lines = [replace(line, offset=offset) for line, offset in zip(lines, line_offsets(view), strict=True)]
-        standing = self._standing(view, look)
+        standing = self._standing(view, look, forgotten)
         if standing.verdict is Verdict.NEW_EPOCH:
             self._open_epoch(standing.evidence)
         self._ends = {leaf: max(end, self._ends.get(leaf, 0)) for leaf, end in view.ends.items()}
         if standing.verdict is not Verdict.POSSIBLE_LOSS or self._loss_is_settled(standing, fresh):
             self._take(lines[standing.start :], fresh)
         self._take_callers(look.callers, fresh)
+
+    def note_ends(self, retention: Mapping[str, Retention]) -> None:
+        """Remember how far the logs reach, after a look in the same session that found no new request.
+
+        The result logs grow by our own hand while the request logs rest, and after a reboot they are what
+        has certainly become shorter, even if a caller's first ticket is the same as the last one before.
+        """
+        for leaf, log in retention.items():
+            self._ends[leaf] = max(log.next, self._ends.get(leaf, 0))
 
     def cursor_now(self) -> Cursor:
         """The cursor as it should be saved next."""
@@ -232,8 +248,10 @@ class Intake:
             return None
         return mark.offset + mark.length + sum(len(record.request) + 1 for record in skipped)
 
-    def _standing(self, view: StreamView, look: Look) -> Standing:
+    def _standing(self, view: StreamView, look: Look, forgotten: str | None) -> Standing:
         standing = classify(self._consumed, self._ends, view)
+        if forgotten is not None and standing.verdict is not Verdict.NEW_EPOCH:
+            return Standing(verdict=Verdict.NEW_EPOCH, start=0, evidence=forgotten)
         if standing.verdict is Verdict.FIRST_CONTACT and not look.retention:
             missing = self._newest_caller is not None and self._newest_caller not in look.callers
             if missing:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ticket_agent.agent.feed import Feed
 from ticket_agent.agent.intake import Intake
-from ticket_agent.agent.keys import V1_FAMILY
+from ticket_agent.agent.keys import V1_FAMILY, V2_FAMILY
 from ticket_agent.agent.operation import Operation, open_operation, spec_of
 from ticket_agent.agent.steps import Moved, StepConfig, Stepper
 from ticket_agent.agent.streams import ResultStreams
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ticket_agent.agent.events import EventLog
+    from ticket_agent.agent.feed import Look
     from ticket_agent.agent.notify import ServiceNotifier
     from ticket_agent.agent.providers import ProviderTable
     from ticket_agent.agent.statusfile import StatusFile
@@ -146,6 +147,7 @@ class Agent:
         """Open records whose request this version cannot parse; they are left alone and reported."""
         self.totals = Totals()
         self.hive_state = "not connected yet"
+        self._witnessed = 0
         self._ended_since_save = 0
         self._cursor_dirty = False
         self._last_activity = monotonic()
@@ -169,14 +171,41 @@ class Agent:
         if self.intake.held is not None or self.intake.incomplete:
             self._feed.forget()
         look = self._feed.look()
-        if look is not None:
-            for record in self.intake.absorb(look):
+        if look is None:
+            self.intake.note_ends(self._feed.retention)
+        else:
+            for record in self.intake.absorb(look, forgotten=self._forgotten(look)):
                 self._carry(record)
                 self._tell_admitted(record)
                 summary.admitted += 1
         self._drive(summary, stop)
         self._maintain(summary)
         return summary
+
+    def _forgotten(self, look: Look) -> str | None:
+        """Evidence of a reboot that left the same admissions behind: root's results lost what we wrote.
+
+        Before anything is dispatched, `claimed` and `running` are in the status log. A log that dropped
+        nothing since the hive booted and does not hold them belongs to another life.
+        """
+        if self._witnessed == self._namespace.session:
+            return None
+        # Only the first look of a session can tell: the results are read once per session.
+        self._witnessed = self._namespace.session
+        record = self._store.newest(V2_FAMILY, self.intake.epoch)
+        results = [look.retention[leaf] for leaf in ("status", "deadletter") if leaf in look.retention]
+        if record is None or record.plan is None or any(log.base for log in results):
+            return None
+        try:
+            spec = spec_of(record)
+        except ProtocolError:
+            return None
+        self.streams.refresh()
+        if self._feed.session != self._namespace.session:
+            return None
+        if self.streams.shows(spec):
+            return None
+        return f"nothing was dropped from the result logs, yet ours of admission {record.sequence} are gone"
 
     def _carry(self, record: Record) -> None:
         try:

@@ -11,6 +11,7 @@ from ticket_agent.protocol.namespace import Acked, Namespace, Refusal, Refused, 
 if TYPE_CHECKING:
     from ticket_agent.protocol.paths import TicketPaths
     from ticket_agent.protocol.result import HostTicketResult
+    from ticket_agent.protocol.spec import HostTicketSpec
 
 __all__ = ["Publication", "ResultStreams"]
 
@@ -43,6 +44,7 @@ class ResultStreams:
         self._session = 0
         self._lines: set[tuple[str, bytes]] = set()
         self._terminal: dict[tuple[str, str], list[tuple[str, HostTicketResult]]] = {}
+        self._seen: dict[tuple[str, str], list[HostTicketResult]] = {}
         self.malformed = 0
         """Lines of the last reading that are no results; they are skipped, never trusted."""
 
@@ -57,7 +59,7 @@ class ResultStreams:
         found: list[tuple[str, str]] = []
         for path in (self._paths.status, self._paths.deadletter):
             found.extend((path, line) for line in self._namespace.read(path))
-        self._lines, self._terminal, self.malformed = set(), {}, 0
+        self._lines, self._terminal, self._seen, self.malformed = set(), {}, {}, 0
         for path, line in found:
             self._remember(path, line)
         self._session = self._namespace.session
@@ -65,6 +67,10 @@ class ResultStreams:
     def terminal(self, key: tuple[str, str]) -> list[tuple[str, HostTicketResult]]:
         """Visible terminal results of a ticket (path and result), oldest first, as of the last refresh."""
         return list(self._terminal.get(key, ()))
+
+    def shows(self, spec: HostTicketSpec) -> bool:
+        """Whether any result of this very admission, of whatever state, was visible at the last refresh."""
+        return any(result.echoes(spec) for result in self._seen.get(spec.key, ()))
 
     def publish(self, path: str, line: str) -> Publication:
         """Make a line visible: read back first where an earlier answer may have been lost, then append once.
@@ -96,6 +102,7 @@ class ResultStreams:
             self.malformed += 1
             return
         self._lines.add((path, result.encode()))
+        self._seen.setdefault(result.key, []).append(result)
         if result.terminal:
             self._terminal.setdefault((result.id, result.idempotency_key), []).append((path, result))
 

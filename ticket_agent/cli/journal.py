@@ -1,4 +1,4 @@
-"""`journal list|show|verify|acknowledge-gap`: offline, without root, on a copy; only the last one writes."""
+"""`journal show|verify|acknowledge-gap`, and the group of all commands on a journal."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import getpass
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ticket_agent.cli.assembly import now_ms
+from ticket_agent.cli.journal_explain import explain_operation
+from ticket_agent.cli.journal_list import list_operations
+from ticket_agent.cli.journal_records import find, full
 from ticket_agent.cli.options import default_state_dir, state_dir_option
-from ticket_agent.cli.output import age, emit_json, fail, plain, stamp, state_text, styled, table
+from ticket_agent.cli.output import emit_json, fail, plain, stamp, state_text, styled
 from ticket_agent.cli.status import journal_view, require_journal
 from ticket_agent.exits import Exit
 
@@ -26,42 +29,12 @@ __all__ = ["journal"]
 
 
 _DECIDED = "provider-result-persisted"
-_STATES = ("prepared", "executing", _DECIDED, "result-published", "terminal")
 _STATE_WIDTH = len(_DECIDED) + 2
 
 
 @click.group()
 def journal() -> None:
     """Read and verify a journal; works with the daemon dead or alive, on a copy, and without root."""
-
-
-@journal.command(name="list")
-@state_dir_option
-@click.option(
-    "--state", "states", multiple=True, type=click.Choice(_STATES), help="Only this state; may be repeated."
-)
-@click.option("--uncertain", is_flag=True, help="Only operations whose outcome is unknown.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON line per operation (NDJSON).")
-def list_(*, state_dir: Path | None, states: tuple[str, ...], uncertain: bool, as_json: bool) -> None:
-    """List operations, oldest admission first."""
-    view = journal_view(state_dir or default_state_dir())
-    chosen = [
-        record
-        for record in sorted(
-            view.records.values(), key=lambda record: (record.epoch, record.family, record.sequence)
-        )
-        if (not states or record.state.value in states) and (not uncertain or _is_uncertain(record))
-    ]
-    if as_json:
-        for record in chosen:
-            emit_json("operation", _brief(record))
-        for item in view.quarantined:
-            emit_json("quarantined", {"file": item.name, "reason": item.reason})
-    else:
-        click.echo(table(_HEADERS, [_row(record) for record in chosen]) if chosen else "no operations")
-        for item in view.quarantined:
-            click.echo(styled(f"quarantined: ops/{plain(item.name)}: {plain(item.reason)}", "red"))
-    sys.exit(int(Exit.DEGRADED if view.quarantined else Exit.OK))
 
 
 @journal.command()
@@ -74,9 +47,9 @@ def show(*, state_dir: Path | None, operation: str, as_json: bool) -> None:
     OPERATION is an admission sequence, a ticket id, a journal key, or the beginning of one of the latter two.
     """
     view = journal_view(state_dir or default_state_dir())
-    record = _find(list(view.records.values()), operation)
+    record = find(list(view.records.values()), operation)
     if as_json:
-        emit_json("operation", _full(record))
+        emit_json("operation", full(record))
     else:
         _print_full(record)
 
@@ -180,96 +153,12 @@ def _what_is_still_held(view: JournalView) -> str:
     return f"the held gap {held.first}..{held.through} of epoch {held.epoch} is NOT covered yet"
 
 
-_HEADERS = ["SEQ", "EPOCH", "TICKET", "ACTION", "SUBJECT", "STATE", "OUTCOME", "CHANGED"]
-
-
-def _request(record: Record) -> dict[str, Any]:
-    """The request's members for display; the record's bytes stay the truth."""
-    try:
-        document = json.loads(record.request)
-    except (ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _is_uncertain(record: Record) -> bool:
-    return record.uncertain is not None and record.result is None
-
-
-def _row(record: Record) -> list[str]:
-    request = _request(record)
-    return [
-        str(record.sequence),
-        str(record.epoch),
-        plain(str(request.get("id", record.key))),
-        plain(str(request.get("action", "?"))),
-        plain(str(request.get("subject_ref", "-"))),
-        state_text("uncertain" if _is_uncertain(record) else record.state.value),
-        state_text(record.result.outcome) if record.result is not None else "-",
-        age(record.changed_unix_ms, now_ms()),
-    ]
-
-
-def _brief(record: Record) -> dict[str, Any]:
-    request = _request(record)
-    return {
-        "key": record.key,
-        "family": record.family,
-        "epoch": record.epoch,
-        "sequence": record.sequence,
-        "id": request.get("id"),
-        "action": request.get("action"),
-        "subject": request.get("subject_ref"),
-        "worker": request.get("receipt_worker_id"),
-        "state": record.state.value,
-        "uncertain": _is_uncertain(record),
-        "outcome": record.result.outcome if record.result is not None else None,
-        "changed_unix_ms": record.changed_unix_ms,
-    }
-
-
-def _full(record: Record) -> dict[str, Any]:
-    full: dict[str, Any] = {
-        "file": record.name,
-        "request": record.request.decode("utf-8", "replace"),
-        "history": [
-            {
-                "state": entry.state.value,
-                "unix_ms": entry.unix_ms,
-                "boot_id": entry.boot_id,
-                "agent": entry.agent,
-            }
-            for entry in record.history
-        ],
-        "plan": {"before": record.plan.before, "intent": record.plan.intent}
-        if record.plan is not None
-        else None,
-        "uncertain_since": record.uncertain.since_unix_ms if record.uncertain is not None else None,
-        "uncertain_detail": record.uncertain.detail if record.uncertain is not None else None,
-        "result": (
-            {
-                "outcome": record.result.outcome,
-                "message": record.result.message,
-                "reconciled": record.result.reconciled,
-                "evidence": record.result.evidence,
-            }
-            if record.result is not None
-            else None
-        ),
-        "staged": {"path": record.staged.path, "line": record.staged.line}
-        if record.staged is not None
-        else None,
-        "withdrawn": record.withdrawn,
-    }
-    return _brief(record) | full
-
-
 def _print_full(record: Record) -> None:
-    full = _full(record)
+    shown = full(record)
     click.echo(f"operation  {record.key}   (ops/{record.name})")
-    what = plain(f"{full['action']} on {full['subject']}")
+    what = plain(f"{shown['action']} on {shown['subject']}")
     click.echo(f"action     {what}, admission {record.sequence} of epoch {record.epoch}")
-    click.echo(f"request    {plain(full['request'])}")
+    click.echo(f"request    {plain(shown['request'])}")
     click.echo("timeline")
     before: int | None = None
     boot = record.history[0].boot_id
@@ -288,9 +177,9 @@ def _print_full(record: Record) -> None:
                 "magenta",
             )
         )
-    if full["plan"] is not None:
-        click.echo(f"before     {json.dumps(full['plan']['before'])}")
-        click.echo(f"intent     {json.dumps(full['plan']['intent'])}")
+    if shown["plan"] is not None:
+        click.echo(f"before     {json.dumps(shown['plan']['before'])}")
+        click.echo(f"intent     {json.dumps(shown['plan']['intent'])}")
     if record.result is not None:
         how = "observed" if record.result.reconciled else "as executed"
         click.echo(f"outcome    {state_text(record.result.outcome)} ({how}): {record.result.message}")
@@ -302,18 +191,5 @@ def _print_full(record: Record) -> None:
         click.echo(f"withdrawn  {record.withdrawn}")
 
 
-_SHOWN = 5
-"""Most candidates named for an ambiguous OPERATION."""
-
-
-def _find(records: list[Record], wanted: str) -> Record:
-    exact = [r for r in records if wanted in {r.key, _request(r).get("id")} or str(r.sequence) == wanted]
-    found = exact or [
-        r for r in records if r.key.startswith(wanted) or str(_request(r).get("id", "")).startswith(wanted)
-    ]
-    if not found:
-        fail(f"no operation `{wanted}` in this journal; `ticket-agent journal list` shows them", Exit.FAILURE)
-    if len(found) > 1:
-        names = ", ".join(record.key for record in found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
-        fail(f"`{wanted}` fits {len(found)} operations ({names}); give one whole key", Exit.FAILURE)
-    return found[0]
+journal.add_command(list_operations)
+journal.add_command(explain_operation)
