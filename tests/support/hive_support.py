@@ -199,8 +199,12 @@ class RawConsole:
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._decoder = FrameDecoder()
         if attach:
-            assert self.ask(f"AUTH {token}") == "OK AUTH"
-            assert self.ask("ATTACH queen") == "OK ATTACH role=queen"
+            try:
+                assert self.ask(f"AUTH {token}") == "OK AUTH"
+                assert self.ask("ATTACH queen") == "OK ATTACH role=queen"
+            except BaseException:
+                self.sock.close()
+                raise
 
     def send(self, *lines: str) -> None:
         self.sock.sendall(b"".join(encode_frame(line) for line in lines))
