@@ -385,6 +385,53 @@ def test_a_reboot_that_leaves_the_same_bytes_behind(tmp_path: Path, profile: Hiv
         assert record.result is None or record.result.outcome != "rejected"
 
 
+@pytest.mark.parametrize("profile", [DEFAULT, ONE_WORKER_EACH], ids=lambda profile: profile.name)
+def test_a_waiting_ticket_behind_an_uncertain_one_does_not_hide_the_reboot(
+    tmp_path: Path, profile: HiveProfile
+) -> None:
+    """Both come again with the same numbers; the newest admission was never dispatched and proves nothing."""
+    with hive_on(profile) as (hive, server, clock):
+        workers = [_admit(hive, ticket) for ticket in ("t1", "t2")]
+
+        def reboot() -> None:
+            hive.reboot()
+            for number, worker in enumerate(workers, start=1):
+                hive.spawn_worker("worker-gpu", worker)
+                _admit(hive, f"t{number}", worker=worker)
+
+        when_applied(server, LEASE_CTL, reboot)
+        server.faults.add(Fault(kind=FaultKind.DROP_AFTER, verb="ECHO", prefix=LEASE_CTL, nth=1))
+        with agent_on(server, tmp_path / "state", clock=clock) as bench:
+            bench.until(lambda: len(bench.store.records) == 4 and not bench.store.open_records())
+            old, new = _records(bench, "t1")
+            assert _outcome(old) == "stale"
+            assert _outcome(new) == "rejected"
+            assert "already used" in json.loads(_last(hive, DEADLETTER))["message"]
+            assert _outcome(_records(bench, "t2")[1]) == "confirmed"
+        assert hive.effect_count("grant", "lease-t1") == 1
+        assert hive.effect_count("grant", "lease-t2") == 1
+
+
+@pytest.mark.parametrize("leaf", ["status", "deadletter"])
+@pytest.mark.parametrize("profile", [DEFAULT, ONE_WORKER_EACH], ids=lambda profile: profile.name)
+def test_results_that_cannot_be_read_at_first_cost_no_admission(
+    tmp_path: Path, profile: HiveProfile, leaf: str
+) -> None:
+    """Nothing in the request logs moves afterwards; what was looked at has to be looked at again."""
+    with hive_on(profile) as (hive, server, clock):
+        _admit(hive, "t1")
+        with agent_on(server, tmp_path / "state", clock=clock) as bench:
+            bench.settle()
+            bench.passes(2)
+        _admit(hive, "t2")
+        server.faults.add(Fault(kind=FaultKind.ERR, verb="CAT", prefix=f"/host/tickets/{leaf}", nth=1))
+        with agent_on(server, tmp_path / "state", clock=clock) as bench:
+            bench.until(lambda: bench.agent.totals.ended == 1)
+            assert bench.agent.intake.epoch == 1
+        assert server.faults.struck(FaultKind.ERR) == 1
+        assert hive.admission_of("t2").outcome == "confirmed"
+
+
 def test_a_result_never_crosses_into_the_next_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hive reboots between our last reading and the result, and admits the same ticket again, with the
     same numbers: the old result would be a perfect answer to the new admission."""

@@ -283,7 +283,7 @@ class Machine(RuleBasedStateMachine):
     def _boot(self) -> None:
         """The Workers of every life have generations of their own, so that no line of a log comes again.
 
-        What it costs when the last line does come again is shown by tests of its own (`UNRECOGNISED`).
+        That a reboot is noticed even if lines do come again has tests of its own, beside those of epochs.
         """
         self.hive.reboot()
         self.lives += 1

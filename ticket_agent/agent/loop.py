@@ -55,6 +55,9 @@ FAST_PERIOD_S = 0.5
 
 MAX_OUTAGE_PAUSE_S = 2.0
 
+MAX_WITNESSES = 64
+"""How far back from the newest admission one is looked for that had been dispatched."""
+
 _WAITED_FOR = (
     HiveRefusedError,
     HiveViolationError,
@@ -174,6 +177,8 @@ class Agent:
         if look is None:
             self.intake.note_ends(self._feed.retention)
         else:
+            # Whatever fails before the look is absorbed: it was not, and the same look must come again.
+            self.intake.incomplete = True
             for record in self.intake.absorb(look, forgotten=self._forgotten(look)):
                 self._carry(record)
                 self._tell_admitted(record)
@@ -188,24 +193,34 @@ class Agent:
         Before anything is dispatched, `claimed` and `running` are in the status log. A log that dropped
         nothing since the hive booted and does not hold them belongs to another life.
         """
-        if self._witnessed == self._namespace.session:
+        session = self._namespace.session
+        if self._witnessed == session:
             return None
+        evidence = self._missing_results(look)
         # Only the first look of a session can tell: the results are read once per session.
-        self._witnessed = self._namespace.session
-        record = self._store.newest(V2_FAMILY, self.intake.epoch)
+        self._witnessed = session
+        return evidence
+
+    def _missing_results(self, look: Look) -> str | None:
         results = [look.retention[leaf] for leaf in ("status", "deadletter") if leaf in look.retention]
-        if record is None or record.plan is None or any(log.base for log in results):
+        record = self._last_dispatched()
+        if record is None or any(log.base for log in results):
             return None
         try:
             spec = spec_of(record)
         except ProtocolError:
             return None
         self.streams.refresh()
-        if self._feed.session != self._namespace.session:
-            return None
-        if self.streams.shows(spec):
+        if self._feed.session != self._namespace.session or self.streams.shows(spec):
             return None
         return f"nothing was dropped from the result logs, yet ours of admission {record.sequence} are gone"
+
+    def _last_dispatched(self) -> Record | None:
+        """The newest admission of this life that was dispatched; tickets behind it may still be waiting."""
+        epoch = self.intake.epoch
+        through = self._store.highest_sequence(V2_FAMILY, epoch)
+        recent = self._store.between(V2_FAMILY, epoch, max(0, through - MAX_WITNESSES), through + 1)
+        return next((record for record in reversed(recent) if record.plan is not None), None)
 
     def _carry(self, record: Record) -> None:
         try:
