@@ -1,0 +1,105 @@
+"""SIGKILL before every system call that matters of a real agent process, then a plain restart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from crash_process import KILL, Call, Launcher, Life, boundaries
+from crash_scene import SCENES, Scene, recorded, scene
+from crash_sweep import TIMEOUT_S, Run, met, require_clean, sweep
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIMIT = {"grant": 200, "renew": 60, "release": 60, "two-lanes": 80, "recovery": 60}
+"""Most boundaries of each scene that are visited unless all are asked for."""
+
+
+def _recovered(stage: Scene, launcher: Launcher, dead: Life) -> list[str]:
+    lives = stage.recover(launcher)
+    found = stage.oracle.verdict()
+    if not stage.oracle.settled():
+        found.append(f"not settled after {len(lives)} lives: {lives[-1].output}")
+    if lives[-1].code != 0:
+        found.append(f"the last life ended with {lives[-1].code}: {lives[-1].output}")
+    if any("Traceback" in life.output for life in [dead, *lives]):
+        found.append("a life ended with a traceback")
+    return found
+
+
+def _kill(launcher: Launcher, kind: str, home: Path, point: Call) -> Run:
+    with scene(kind, home) as stage:
+        inject = f"{point.name}:{KILL}:when={point.ordinal}"
+        dead = launcher.once(stage.state_dir, stage.server.port, inject=inject)
+        return Run(met(dead, point), _recovered(stage, launcher, dead))
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize("kind", SCENES)
+def test_death_before_every_call(launchers: list[Launcher], tmp_path: Path, kind: str) -> None:
+    points = boundaries(recorded(launchers[0], kind, tmp_path / "recording").calls)
+    assert len(points) > 100
+    assert sum(point.is_effect for point in points) == len(SCENES[kind])
+    report = sweep(
+        f"SIGKILL, {kind}",
+        points,
+        lambda launcher, home, point: _kill(launcher, kind, home, point),
+        launchers=launchers,
+        tmp=tmp_path,
+        limit=LIMIT[kind],
+        shown=lambda point: point.label,
+    )
+    require_clean(report)
+
+
+def _die_after_the_effect(launcher: Launcher, stage: Scene, calls: tuple[Call, ...]) -> None:
+    """Leave an operation in `executing` with its effect applied and the answer unread."""
+    sent = next(index for index, call in enumerate(calls) if call.is_effect)
+    answer = next(call for call in calls[sent:] if call.name == "recvfrom")
+    inject = f"{answer.name}:{KILL}:when={answer.ordinal}"
+    dead = launcher.once(stage.state_dir, stage.server.port, inject=inject)
+    assert met(dead, answer)
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_death_during_recovery(launchers: list[Launcher], tmp_path: Path) -> None:
+    """The second life observes what became of the effect; it dies too, before each of its calls."""
+    first = recorded(launchers[0], "grant", tmp_path / "recording").calls
+
+    def kill(launcher: Launcher, home: Path, point: Call) -> Run:
+        with scene("grant", home) as stage:
+            _die_after_the_effect(launcher, stage, first)
+            inject = f"{point.name}:{KILL}:when={point.ordinal}"
+            dead = launcher.once(stage.state_dir, stage.server.port, inject=inject)
+            return Run(met(dead, point), _recovered(stage, launcher, dead))
+
+    with scene("grant", tmp_path / "second") as stage:
+        _die_after_the_effect(launchers[0], stage, first)
+        second = launchers[0].once(stage.state_dir, stage.server.port, traced=True)
+        assert stage.oracle.settled()
+        assert stage.oracle.verdict() == []
+    assert not any(call.is_effect for call in second.calls)
+    report = sweep(
+        "SIGKILL, recovery",
+        boundaries(second.calls),
+        kill,
+        launchers=launchers,
+        tmp=tmp_path,
+        limit=LIMIT["recovery"],
+        shown=lambda point: point.label,
+    )
+    require_clean(report)
+
+
+def test_a_launched_agent_makes_the_calls_of_a_new_interpreter(
+    launchers: list[Launcher], tmp_path: Path
+) -> None:
+    """What the launcher has imported before the fork changes nothing that matters."""
+    with scene("grant", tmp_path / "cold") as stage:
+        cold = launchers[0].cold(stage.state_dir, stage.server.port)
+        assert cold.code == 0
+        assert stage.oracle.verdict() == []
+    warm = recorded(launchers[0], "grant", tmp_path / "warm")
+    made = [(call.name, call.what) for call in boundaries(cold.calls)]
+    assert made == [(call.name, call.what) for call in boundaries(warm.calls)]
