@@ -7,6 +7,7 @@ taken as done, a lost answer stays uncertain, and an observation can at best pro
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -72,7 +73,7 @@ def compat_lease_providers(
     return {kind.action: kind(namespace, dispatcher) for kind in (CompatGrant, CompatRenew, CompatRelease)}
 
 
-class _CompatAction:
+class _CompatAction(ABC):
     """What the three actions share: one planned line, and a log that shows whether anything changed."""
 
     action: str
@@ -148,17 +149,21 @@ class _CompatAction:
             return Rejected(f"{says} not applied: the log is unchanged and the connection is gone")
         return Unknown(f"{says} nothing in the hive ties an effect to this ticket")
 
+    @abstractmethod
     def _resource(self, request: HostTicketSpec) -> str:
-        raise NotImplementedError
+        """Name of what the request is about."""
 
+    @abstractmethod
     def _intend(self, request: HostTicketSpec) -> dict[str, JsonValue]:
-        raise NotImplementedError
+        """The planned line, its path and the words of its result."""
 
+    @abstractmethod
     def _log(self, resource: str) -> list[str] | None:
-        raise NotImplementedError
+        """The log that would show a change; None where there is none to read."""
 
+    @abstractmethod
     def _status(self, intent: Mapping[str, JsonValue]) -> str:
-        raise NotImplementedError
+        """The last word of the result's message."""
 
     def _would_show(self, intent: Mapping[str, JsonValue], log: list[str]) -> bool:  # noqa: ARG002
         """Whether the effect, had it happened, would have changed this log."""

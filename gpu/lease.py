@@ -7,6 +7,7 @@ whether it took effect is read from ``/proc/lease``.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -129,7 +130,7 @@ class _Intent:
         )
 
 
-class _LeaseAction:
+class _LeaseAction(ABC):
     """What the three actions share; subclasses say what to check, to write and to conclude."""
 
     action: str
@@ -194,14 +195,17 @@ class _LeaseAction:
     def _settled_by_ack(self, intent: _Intent) -> Committed | None:  # noqa: ARG002 - for the one that is
         return None
 
+    @abstractmethod
     def _intend(self, lease: LeaseBinding, request: HostTicketSpec) -> _Intent:
-        raise NotImplementedError
+        """The exact effect that the request asks for; a refusal is a ProtocolError."""
 
+    @abstractmethod
     def _look(self, intent: _Intent) -> BeforeImage:
-        raise NotImplementedError
+        """The before-image; raises PlanRefusedError where the hive's state excludes the effect."""
 
+    @abstractmethod
     def _judge(self, intent: _Intent, before: BeforeImage) -> Outcome:
-        raise NotImplementedError
+        """What the hive shows now, compared with the before-image."""
 
     def _facts(
         self, intent: _Intent, origin: Origin, *, needs_window: Callable[[LeaseRecord | None], bool]

@@ -117,7 +117,11 @@ def _create_path(path: Path, fs: Fs) -> int:
         parent = here
         try:
             here = _open_or_create(parent, parts[index], Path(*parts[: index + 1]))
-            fs.fsync_dir(parent)
+            try:
+                fs.fsync_dir(parent)
+            except OSError:
+                os.close(here)
+                raise
         finally:
             os.close(parent)
     return here

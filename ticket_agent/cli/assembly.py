@@ -105,7 +105,11 @@ def console(config: AgentConfig) -> ConsoleNamespace:
 def opened_store(config: AgentConfig) -> Iterator[JournalStore]:
     """The journal under its fence."""
     from ticket_agent.agent.keys import V2_FAMILY  # noqa: PLC0415 - start-up time
-    from ticket_agent.journal.errors import FenceHeldError, JournalError  # noqa: PLC0415 - start-up time
+    from ticket_agent.journal.errors import (  # noqa: PLC0415 - start-up time
+        FenceHeldError,
+        JournalError,
+        JournalPoisonedError,
+    )
     from ticket_agent.journal.store import JournalStore, Limits  # noqa: PLC0415 - start-up time
 
     limits = Limits(
@@ -119,6 +123,8 @@ def opened_store(config: AgentConfig) -> Iterator[JournalStore]:
         )
     except FenceHeldError as error:
         fail(str(error), Exit.OTHER_OWNER)
+    except JournalPoisonedError as error:
+        fail(str(error), Exit.POISONED)
     except JournalError as error:
         fail(str(error), Exit.FAILURE)
     with store:
@@ -134,9 +140,11 @@ def opened_agent(config: AgentConfig, store: JournalStore, events: EventLog) -> 
     from ticket_agent.gpu.lease import lease_providers  # noqa: PLC0415 - start-up time
 
     namespace = console(config)
+    agents: list[Agent] = []
 
     def epoch() -> int:
-        return store.cursor.epoch
+        # The agent knows a new epoch before a full disk lets the cursor say so.
+        return agents[0].intake.epoch
 
     providers = ProviderTable(
         v1=compat_lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {},
@@ -144,15 +152,18 @@ def opened_agent(config: AgentConfig, store: JournalStore, events: EventLog) -> 
         allowlist=config.action_allowlist,
     )
     try:
-        yield Agent(
-            config=config,
-            store=store,
-            namespace=namespace,
-            providers=providers,
-            events=events,
-            clock=now_ms,
-            monotonic=time.monotonic,
+        agents.append(
+            Agent(
+                config=config,
+                store=store,
+                namespace=namespace,
+                providers=providers,
+                events=events,
+                clock=now_ms,
+                monotonic=time.monotonic,
+            )
         )
+        yield agents[0]
     finally:
         namespace.close()
 
