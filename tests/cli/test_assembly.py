@@ -33,7 +33,7 @@ def test_a_journal_that_is_poisoned_while_it_is_opened_has_its_own_exit_code(
 
 
 def test_providers_know_a_new_epoch_before_the_cursor_can_say_so(tmp_path: Path) -> None:
-    """On a full disk the cursor lags; a provider that went by it would take a rebooted hive for the old one."""
+    """On a full disk the cursor lags; going by it would take a rebooted hive for the old one."""
     config = AgentConfig(state_dir=tmp_path / "state")
     with (
         opened_store(config) as store,

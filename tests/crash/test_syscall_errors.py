@@ -73,7 +73,11 @@ class Failure:
         """Exit codes that are right for it."""
         what, name = self.call.what, self.call.name
         if not self.started:
-            return START_UP | POISONED if self.persistent else START_UP
+            if self.persistent:
+                return START_UP | POISONED
+            if what == "state/reserve" and not self.full:
+                return POISONED
+            return START_UP
         if name == "unlinkat":
             # The second name of a new record is only litter.
             return OK
