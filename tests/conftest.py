@@ -1,4 +1,4 @@
-"""Property tests draw the same examples in every run, so that a red run is about the change and not about luck.
+"""Property tests draw the same examples in every run, so that a red run is about the change, not luck.
 
 ``TICKET_AGENT_RANDOM=1 python -m pytest`` draws new ones; run that now and then.
 """
