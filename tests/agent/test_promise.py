@@ -131,12 +131,20 @@ def test_kill_at_random_moments_during_two_hundred_tickets(tmp_path: Path) -> No
             agent.kill()
             kills += 1
         last = AgentProcess(tmp_path / "state", server.port, tmp_path)
-        while any(not record.terminal for record in read_journal(tmp_path / "state").records.values()):
+        while not (_connected(last) and _all_terminal(tmp_path / "state")):
             assert last.process.poll() is None
             assert time.monotonic() < deadline
         assert last.terminate() == 0
         _all_once(books_of(hive, tmp_path / "state", caller.submitted), caller.submitted)
         assert kills >= 8
+
+
+def _connected(agent: AgentProcess) -> bool:
+    return any(event["event"] == "hive-connected" for event in agent.events())
+
+
+def _all_terminal(state_dir: Path) -> bool:
+    return all(record.terminal for record in read_journal(state_dir).records.values())
 
 
 def _ended(hive: ReferenceHive) -> int:

@@ -16,6 +16,7 @@ from ticket_agent.agent.admission import (
     line_digest,
     line_offsets,
 )
+from ticket_agent.agent.blocked import BlockedAdmissions
 from ticket_agent.agent.keys import V1_FAMILY, V2_FAMILY, base_key, reuse_key
 from ticket_agent.journal.cursor import MAX_EPOCHS, Cursor, EpochMark, HeldGap, StreamMark
 from ticket_agent.journal.errors import QuarantinedRecordError, StorageFullError
@@ -95,6 +96,8 @@ class Intake:
         self._refetch = refetch
         self._acknowledgements = acknowledgements
         self.counters = Counters()
+        self.blocked = BlockedAdmissions(store.quarantined, refetch=refetch, max_line_bytes=max_line_bytes)
+        """Admissions whose record cannot be read, as far as the hive still tells what they were."""
         self.incomplete = False
         """The last look was not taken over as a whole (disk full, a read failed); it must come again."""
         self._parsed: dict[str, _Line] = {}
@@ -155,10 +158,16 @@ class Intake:
         standing = self._standing(view, look, forgotten)
         if standing.verdict is Verdict.NEW_EPOCH:
             self._open_epoch(standing.evidence)
+        self._learn_blocked(lines)
         self._ends = {leaf: max(end, self._ends.get(leaf, 0)) for leaf, end in view.ends.items()}
         if standing.verdict is not Verdict.POSSIBLE_LOSS or self._loss_is_settled(standing, fresh):
             self._take(lines[standing.start :], fresh)
         self._take_callers(look.callers, fresh)
+
+    def _learn_blocked(self, lines: list[_Line]) -> None:
+        specs = [line.spec for line in lines if line.spec is not None]
+        self.blocked.learn(specs, family=V2_FAMILY, epoch=self.epoch)
+        self.blocked.ask(epoch=self.epoch)
 
     def note_ends(self, retention: Mapping[str, Retention]) -> None:
         """Remember how far the logs reach, after a look in the same session that found no new request.
@@ -418,6 +427,7 @@ class Intake:
             return self._take_v1(text, spec, fresh)
         except QuarantinedRecordError as error:
             self._events.once("error", "quarantined", base_key(spec), str(error))
+            self.blocked.learn([spec], family=V1_FAMILY, epoch=self.epoch)
             return None
 
     def _take_v1(self, text: str, spec: HostTicketSpec, fresh: list[Record]) -> str:

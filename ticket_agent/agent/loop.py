@@ -116,6 +116,7 @@ class Agent:
         self._namespace = namespace
         self._providers = providers
         self._events = events
+        self._clock = clock
         self._monotonic = monotonic
         self._paths = TicketPaths(config.mount)
         self._feed = Feed(namespace, self._paths, monotonic=monotonic)
@@ -255,8 +256,8 @@ class Agent:
         for op in self._ordered():
             if stop.is_set():
                 return
-            undecided = op.record.state in _UNDECIDED
-            if not (undecided and op.lane in held_lanes) and op.retry_at <= self._monotonic():
+            op.may_dispatch = not self._lane_is_held(op, held_lanes)
+            if self._may_step(op):
                 op.may_publish = op.group not in unpublished
                 for moved in self._steps(op, stop):
                     summary.steps += moved is not Moved.WAITS
@@ -268,6 +269,33 @@ class Agent:
                 held_lanes.add(op.lane)
             if op.group is not None and op.record.state in _UNPUBLISHED:
                 unpublished.add(op.group)
+
+    def _lane_is_held(self, op: Operation, held_lanes: set[str]) -> bool:
+        if op.record.state not in _UNDECIDED:
+            return False
+        if op.lane in held_lanes:
+            return True
+        unreadable = self._unreadable_before(op) if op.record.state is State.PREPARED else None
+        if unreadable is not None:
+            op.waiting = f"the record of an earlier ticket of its lane cannot be read: {unreadable}"
+        return unreadable is not None
+
+    def _unreadable_before(self, op: Operation) -> str | None:
+        """File of the quarantined record on whose outcome this operation depends, if there is one."""
+        for blocked in self.intake.blocked.found:
+            if blocked.precedes(op.record):
+                lane = self._providers.provider_for(blocked.spec).lane(blocked.spec)
+                if lane == op.lane:
+                    return blocked.name
+        return None
+
+    def _may_step(self, op: Operation) -> bool:
+        if op.retry_at > self._monotonic():
+            return False
+        # Whoever holds the lane: what has expired before it was dispatched needs no dispatch to end.
+        expires = op.spec.expires_unix_ms
+        lapsed = op.record.state is State.PREPARED and expires is not None and self._clock() >= expires
+        return op.may_dispatch or lapsed
 
     def _steps(self, op: Operation, stop: threading.Event) -> Iterator[Moved]:
         """Step until it waits or ends; what one operation reads cannot stop the others."""

@@ -35,6 +35,7 @@ class Operation:
         admission: whether root still knows the admission.
         forgotten_why: the evidence for that, once it is :attr:`Admission.FORGOTTEN`.
         audited: intermediate states whose lines are known to be visible.
+        may_dispatch: False while its lane is held, by an undecided operation or an unreadable record.
         may_publish: False while an earlier result of its group is not published yet.
         waiting: why it does not move, in words; empty while it does.
         retry_at: monotonic seconds before which it is not tried again.
@@ -48,6 +49,7 @@ class Operation:
     admission: Admission = Admission.KNOWN
     forgotten_why: str = ""
     audited: set[str] = field(default_factory=set)
+    may_dispatch: bool = True
     may_publish: bool = True
     waiting: str = ""
     retry_at: float = 0.0

@@ -191,6 +191,8 @@ class Stepper:
     # -- prepared --------------------------------------------------------------------------------------------
 
     def _dispatch(self, op: Operation, facts: Facts) -> Moved:
+        if not op.may_dispatch:
+            return self._wait(op, op.waiting or "an earlier operation of its lane is undecided", WAIT_RETRY_S)
         earlier = self._dispatched_before(op)
         if earlier is not None:
             return self._refuse(op, "rejected", earlier)
