@@ -82,6 +82,7 @@ class JournalStore:
         self._agent = agent_version
         self._limits = limits
         self._writer = Writer(fs, dirs.root, limits)
+        self._closed = False
         self._load()
 
     @classmethod
@@ -155,7 +156,11 @@ class JournalStore:
         self.close()
 
     def close(self) -> None:
-        """Give the fence back; nothing can be written afterwards."""
+        """Give the fence back; nothing can be written afterwards. Closing again does nothing."""
+        if self._closed:
+            return
+        # The numbers of closed descriptors may already belong to other files.
+        self._closed = True
         self._writer.close()
         self._fence.release()
         self._dirs.close()
@@ -262,7 +267,10 @@ class JournalStore:
     def note_uncertain(self, key: str, detail: str) -> Record:
         """Note that the effect's end is not known at present; the first note's time stays.
 
-        The same detail again writes nothing.
+        The same detail again writes nothing. A note is no outcome: it never spends the reserve.
+
+        Raises:
+            StorageFullError: the disk is full; the operation stays executing, without the note.
         """
         before, state, _ = self._step(key, Event.NOTE)
         line = bounded_detail(detail)
@@ -272,7 +280,8 @@ class JournalStore:
             return before
         else:
             note = replace(before.uncertain, detail=line)
-        return self._commit(replace(before, state=state, uncertain=note), before=before)
+        self._writer.require_free()
+        return self._commit(replace(before, state=state, uncertain=note), before=before, outcome=False)
 
     def settle(self, key: str, result: ProviderResult, staged: StagedResult) -> Record:
         """Journal how the dispatched effect ended, and the exact line to publish."""
@@ -355,13 +364,13 @@ class JournalStore:
         state = advance(record.state, event)
         return record, state, (*record.history, self._entry(state))
 
-    def _commit(self, after: Record, *, before: Record | None) -> Record:
-        return self._write(after, encode_owned(after), before=before)
+    def _commit(self, after: Record, *, before: Record | None, outcome: bool = True) -> Record:
+        return self._write(after, encode_owned(after), before=before, outcome=outcome)
 
-    def _write(self, after: Record, data: bytes, *, before: Record | None) -> Record:
+    def _write(self, after: Record, data: bytes, *, before: Record | None, outcome: bool = True) -> Record:
         # An operation that was never dispatched loses nothing on a full disk: its decision can be taken
         # again.
-        outcome = before is not None and before.state is not State.PREPARED
+        outcome = outcome and before is not None and before.state is not State.PREPARED
         self._writer.put(
             self._dirs.ops,
             after.name,

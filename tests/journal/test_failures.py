@@ -203,6 +203,35 @@ def test_in_an_emergency_further_outcomes_are_still_stored(tmp_path: Path) -> No
         assert (tmp_path / "reserve").exists()
 
 
+def test_a_note_of_uncertainty_never_spends_the_reserve(tmp_path: Path) -> None:
+    fs = FailingFs(names=["create_new"], error=errno.ENOSPC, persistent=True)
+    with open_store(tmp_path, fs=fs) as store:
+        walk(store, upto=State.EXECUTING)
+        fs.at = len(fs.calls)
+        with pytest.raises(StorageFullError, match="make room"):
+            store.note_uncertain(KEY, "connection lost")
+        assert store.poisoned is None
+        assert (tmp_path / "reserve").exists()
+        assert store.records[KEY].uncertain is None
+        fs.armed = False
+        assert store.settle(KEY, RESULT, STAGED).state is State.PERSISTED
+
+
+def test_a_store_can_be_closed_twice_without_closing_what_others_opened(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "state")
+    numbers = {store._dirs.root, store._dirs.ops, store._dirs.archive, store._dirs.gaps}
+    store.close()
+    opened: list[int] = []
+    try:
+        while not numbers <= set(opened):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+        store.close()
+        assert all(os.fstat(number) for number in numbers)
+    finally:
+        for number in opened:
+            os.close(number)
+
+
 def test_when_even_the_reserve_does_not_help_the_store_is_poisoned(tmp_path: Path) -> None:
     fs = FailingFs(names=["write"], error=errno.ENOSPC, persistent=True)
     with open_store(tmp_path, fs=fs) as store:

@@ -117,20 +117,26 @@ def agent_on(
         namespace = ConsoleNamespace(
             ConsoleConfig(host=server.host, port=server.port, token=TOKEN, use_lock=False), sleep=_brief_sleep
         )
+        agents: list[Agent] = []
+
+        def epoch() -> int:
+            return agents[0].intake.epoch
+
         with namespace:
             agent = Agent(
                 config=config,
                 store=store,
                 namespace=namespace,
                 providers=ProviderTable(
-                    v1=compat_lease_providers(namespace, instance=instance, epoch=lambda: store.cursor.epoch),
-                    v2=lease_providers(namespace, instance=instance, epoch=lambda: store.cursor.epoch),
+                    v1=compat_lease_providers(namespace, instance=instance, epoch=epoch),
+                    v2=lease_providers(namespace, instance=instance, epoch=epoch),
                     allowlist=allowlist,
                 ),
                 events=EventLog(log, clock=clock, style="json", level="debug"),
                 clock=clock,
                 monotonic=time.monotonic,
             )
+            agents.append(agent)
             yield Bench(agent=agent, store=store, namespace=namespace, log=log, clock=clock, config=config)
 
 
