@@ -242,7 +242,7 @@ def _lie(launcher: Launcher, home: Path, call: Call, then: str = "") -> Run:
         damaged = any(not verdict.ok for verdict in verify(stage.state_dir))
         if lives[-1].code != (Exit.DEGRADED if damaged else Exit.OK):
             found.append(f"exit code {lives[-1].code} with {quarantined}: {lives[-1].output}")
-        if then and not quarantined:
+        if then and hit and not quarantined:
             found.append("the damaged record went unnoticed")
         return Run(hit, found)
 
