@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ticket_agent.protocol.lifecycle import LifecycleState
 
 from .errors import LabError, RefusalError, buffer_full, denied, invalid_path, invalid_payload
+from .exports import ExportJobs
 from .gpus import Gpu, GpuInventory, mock_gpu
 from .lab import AdmissionView, Effect, LabBook
 from .lifecycle import Gate
@@ -69,6 +70,8 @@ class ReferenceHive:
         self._book = LabBook()
         self._gpus = GpuInventory(clock)
         self._gpus.publish(mock_gpu(gpu_id) for gpu_id in gpus)
+        self.exports = ExportJobs()
+        """Jobs below ``/queen/export/lora_jobs``; the lab publishes them."""
         self._profile = profile
         self._root = self._boot()
         self._boots = 1
@@ -357,7 +360,7 @@ class ReferenceHive:
 
     def _boot(self) -> Root:
         self._gpus.forget_reservations()
-        return Root(self._profile, clock=self._clock, gpus=self._gpus, book=self._book)
+        return Root(self._profile, clock=self._clock, gpus=self._gpus, exports=self.exports, book=self._book)
 
     def _entry(self, worker_id: str) -> WorkerEntry:
         entry = self._root.workers.get(worker_id)

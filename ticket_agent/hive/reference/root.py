@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.protocol.spec import HostTicketSpec
 
+    from .exports import ExportJobs
     from .lab import LabBook
     from .profile import HiveProfile
 
@@ -48,11 +49,18 @@ class Root:
     """All state that lives in the root's memory: a reboot makes a new one."""
 
     def __init__(
-        self, profile: HiveProfile, *, clock: Callable[[], int], gpus: GpuInventory, book: LabBook
+        self,
+        profile: HiveProfile,
+        *,
+        clock: Callable[[], int],
+        gpus: GpuInventory,
+        exports: ExportJobs,
+        book: LabBook,
     ) -> None:
         self.profile = profile
         self.book = book
         self.gpus = gpus
+        self.exports = exports
         self.lifecycle = Lifecycle(clock)
         self.kernel_log = LineLog(max_bytes=_LOG_BYTES, max_frames=_LOG_LINES)
         self.workers = WorkerTable(profile)

@@ -64,7 +64,6 @@ _STATIC: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("proc",): ("boot", "lifecycle", "lease"),
     ("proc", "lifecycle"): ("state", "reason", "since"),
     ("proc", "lease"): ("summary", "active", "by-id", "preemptions"),
-    ("queen",): ("ctl", "lifecycle", "telemetry", "lease"),
     ("queen", "lifecycle"): ("ctl",),
     ("queen", "lease"): ("ctl",),
     ("queen", "telemetry"): (),
@@ -186,10 +185,24 @@ def _list_worker(root: Root, rest: tuple[str, ...]) -> Sequence[str] | None:
     return ["telemetry"] if telemetry_worker(root, ("worker", *rest, "telemetry")) else None
 
 
+def _list_queen(root: Root, rest: tuple[str, ...]) -> Sequence[str] | None:
+    match rest:
+        case ():
+            return ["ctl", "lifecycle", "telemetry", "lease", *(["export"] if root.exports.ids() else [])]
+        case ("export",) if root.exports.ids():
+            return ["lora_jobs"]
+        case ("export", "lora_jobs"):
+            return root.exports.ids() or None
+        case ("export", "lora_jobs", job_id):
+            return root.exports.names(job_id)
+    return None
+
+
 _LISTERS: Final[Mapping[str, Callable[[Root, tuple[str, ...]], Sequence[str] | None]]] = {
     "host": _list_host,
     "gpu": _list_gpu,
     "proc": _list_proc,
+    "queen": _list_queen,
     "shard": _list_shard,
     "worker": _list_worker,
 }
@@ -225,6 +238,8 @@ def _plain_lines(root: Root, parts: tuple[str, ...]) -> list[str] | None:
             return ["Cohesix boot: root-task online", f"manifest.profile={root.profile.name}"]
         case ("kmesg",):
             return root.kernel_log.lines()
+        case ("queen", "export", "lora_jobs", job_id, name):
+            return root.exports.lines(job_id, name)
     return None if line is None else [line]
 
 
