@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from ticket_agent.journal.outcome import Committed, Rejected
+from ticket_agent.journal.outcome import Committed, Rejected, Unknown
 from ticket_agent.journal.recovery import (
     Admission,
     Decision,
@@ -60,6 +60,7 @@ class Explanation:
         facts: each fact with its value in words and how it is known.
         outcome: what the observation answered, as ``name: detail``; None when nothing was observed.
         otherwise: decisions that other facts would bring about, as ``fact -> decision``.
+        uncertain: by these facts the operation may still be executing afterwards, its outcome unknown.
     """
 
     decision: Decision
@@ -68,6 +69,7 @@ class Explanation:
     facts: Mapping[FactName, tuple[str, Known]]
     outcome: str | None
     otherwise: tuple[str, ...]
+    uncertain: bool
 
     @property
     def assumed(self) -> tuple[FactName, ...]:
@@ -122,6 +124,8 @@ def explain(
         facts={name: (_in_words(name, facts), known[name]) for name in FactName},
         outcome=None if outcome is None else f"{type(outcome).__name__}: {outcome.detail}",
         otherwise=tuple(dict.fromkeys(_otherwise(record, facts, decision))),
+        uncertain=decision is Decision.OBSERVE
+        and settle_observation(outcome or Unknown("not observed"), facts) is None,
     )
 
 

@@ -86,7 +86,20 @@ class Intake:
         clock: Callable[[], int],
         refetch: Refetch,
         acknowledgements: Callable[[], tuple[Acknowledgement, ...]],
+        takes: bool = True,
     ) -> None:
+        """Bind to a store.
+
+        Args:
+            store: where admissions become records.
+            events: the log.
+            local_hive: this hive's name; version-1 lines for another one are skipped.
+            max_line_bytes: longest line of the hive.
+            clock: wall clock in Unix milliseconds.
+            refetch: asks root for one admission.
+            acknowledgements: what operators gave up.
+            takes: False to judge the hive's epoch by each look and to take nothing from it.
+        """
         self._store = store
         self._events = events
         self._local_hive = local_hive
@@ -94,6 +107,7 @@ class Intake:
         self._clock = clock
         self._refetch = refetch
         self._acknowledgements = acknowledgements
+        self._takes = takes
         self.counters = Counters()
         self.incomplete = False
         """The last look was not taken over as a whole (disk full, a read failed); it must come again."""
@@ -156,6 +170,8 @@ class Intake:
         if standing.verdict is Verdict.NEW_EPOCH:
             self._open_epoch(standing.evidence)
         self._ends = {leaf: max(end, self._ends.get(leaf, 0)) for leaf, end in view.ends.items()}
+        if not self._takes:
+            return
         if standing.verdict is not Verdict.POSSIBLE_LOSS or self._loss_is_settled(standing, fresh):
             self._take(lines[standing.start :], fresh)
         self._take_callers(look.callers, fresh)

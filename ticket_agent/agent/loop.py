@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 
 from ticket_agent.agent.feed import Feed
 from ticket_agent.agent.intake import Intake
-from ticket_agent.agent.keys import V1_FAMILY, V2_FAMILY
-from ticket_agent.agent.operation import Operation, open_operation, spec_of
+from ticket_agent.agent.keys import V2_FAMILY
+from ticket_agent.agent.operation import (
+    UNDECIDED,
+    UNPUBLISHED,
+    Operation,
+    in_order,
+    open_operation,
+    spec_of,
+)
 from ticket_agent.agent.steps import Moved, StepConfig, Stepper
 from ticket_agent.agent.streams import ResultStreams
 from ticket_agent.journal.errors import (
@@ -68,9 +75,6 @@ _WAITED_FOR = (
 )
 """What stops one operation for a while and no other: an odd answer, an odd value, a full disk."""
 
-_UNDECIDED = (State.PREPARED, State.EXECUTING)
-_UNPUBLISHED = (State.PREPARED, State.EXECUTING, State.PERSISTED)
-
 
 @dataclass(slots=True)
 class PassSummary:
@@ -98,7 +102,13 @@ class Totals:
 
 
 class Agent:
-    """One hive, one journal, one thread. No locks: whatever takes long is polled, never awaited."""
+    """One hive, one journal, one thread. No locks: whatever takes long is polled, never awaited.
+
+    Args:
+        serves: False for a replay, which brings what is journaled as far as it goes without beginning
+            anything: it judges the hive's epoch, observes and publishes, but takes no admission, dispatches
+            nothing and moves nothing to the archive.
+    """
 
     def __init__(
         self,
@@ -110,8 +120,10 @@ class Agent:
         events: EventLog,
         clock: Callable[[], int],
         monotonic: Callable[[], float],
+        serves: bool = True,
     ) -> None:
         self._config = config
+        self._serves = serves
         self._store = store
         self._namespace = namespace
         self._providers = providers
@@ -128,6 +140,7 @@ class Agent:
             clock=clock,
             refetch=self._refetch,
             acknowledgements=lambda: read_acknowledgements(config.state_dir),
+            takes=serves,
         )
         self._stepper = Stepper(
             store=store,
@@ -135,12 +148,7 @@ class Agent:
             feed=self._feed,
             streams=self.streams,
             events=events,
-            config=StepConfig(
-                paths=self._paths,
-                max_line_bytes=config.max_line_bytes,
-                shard_bits=config.shard_bits,
-                lifecycle_path=LIFECYCLE_STATE,
-            ),
+            config=self._step_config(),
             clock=clock,
             monotonic=monotonic,
             current_epoch=lambda: self.intake.epoch,
@@ -159,6 +167,15 @@ class Agent:
         self._outage_s = 0.2
         for record in store.open_records():
             self._carry(record)
+
+    def _step_config(self) -> StepConfig:
+        return StepConfig(
+            paths=self._paths,
+            max_line_bytes=self._config.max_line_bytes,
+            shard_bits=self._config.shard_bits,
+            lifecycle_path=LIFECYCLE_STATE,
+            dispatches=self._serves,
+        )
 
     # -- one pass --------------------------------------------------------------------------------------------
 
@@ -184,7 +201,8 @@ class Agent:
                 self._tell_admitted(record)
                 summary.admitted += 1
         self._drive(summary, stop)
-        self._maintain(summary)
+        if self._serves:
+            self._maintain(summary)
         return summary
 
     def _forgotten(self, look: Look) -> str | None:
@@ -243,19 +261,13 @@ class Agent:
             state=record.state.value,
         )
 
-    def _ordered(self) -> list[Operation]:
-        return sorted(
-            self.operations.values(),
-            key=lambda op: (op.record.epoch, op.record.family != V1_FAMILY, op.record.sequence),
-        )
-
     def _drive(self, summary: PassSummary, stop: threading.Event) -> None:
         held_lanes: set[str] = set()
         unpublished: set[str] = set()
-        for op in self._ordered():
+        for op in in_order(self.operations.values()):
             if stop.is_set():
                 return
-            undecided = op.record.state in _UNDECIDED
+            undecided = op.record.state in UNDECIDED
             if not (undecided and op.lane in held_lanes) and op.retry_at <= self._monotonic():
                 op.may_publish = op.group not in unpublished
                 for moved in self._steps(op, stop):
@@ -264,9 +276,9 @@ class Agent:
                 self._end(op, summary)
                 continue
             summary.waiting += 1
-            if op.record.state in _UNDECIDED:
+            if op.record.state in UNDECIDED:
                 held_lanes.add(op.lane)
-            if op.group is not None and op.record.state in _UNPUBLISHED:
+            if op.group is not None and op.record.state in UNPUBLISHED:
                 unpublished.add(op.group)
 
     def _steps(self, op: Operation, stop: threading.Event) -> Iterator[Moved]:

@@ -16,14 +16,15 @@ from ticket_agent.cli.output import fail
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.loop import Agent
+    from ticket_agent.agent.providers import ProviderTable
     from ticket_agent.config import AgentConfig
     from ticket_agent.hive.console.client import ConsoleNamespace
     from ticket_agent.journal.store import JournalStore
-    from ticket_agent.protocol.namespace import HiveError
+    from ticket_agent.protocol.namespace import HiveError, Namespace
 
 __all__ = [
     "boot_id",
@@ -35,6 +36,7 @@ __all__ = [
     "opened_agent",
     "opened_store",
     "pid",
+    "provider_table",
     "stop_on_signals",
 ]
 
@@ -131,13 +133,31 @@ def opened_store(config: AgentConfig) -> Iterator[JournalStore]:
         yield store
 
 
-@contextlib.contextmanager
-def opened_agent(config: AgentConfig, store: JournalStore, events: EventLog) -> Iterator[Agent]:
-    """An agent over the configured console."""
-    from ticket_agent.agent.loop import Agent  # noqa: PLC0415 - start-up time
+def provider_table(config: AgentConfig, namespace: Namespace, *, epoch: Callable[[], int]) -> ProviderTable:
+    """Every provider that the configuration enables.
+
+    Args:
+        config: what is enabled.
+        namespace: the hive that they act on and observe.
+        epoch: number of the hive's present life, without I/O.
+    """
     from ticket_agent.agent.providers import ProviderTable  # noqa: PLC0415 - start-up time
     from ticket_agent.gpu.compat import compat_lease_providers  # noqa: PLC0415 - start-up time
     from ticket_agent.gpu.lease import lease_providers  # noqa: PLC0415 - start-up time
+
+    return ProviderTable(
+        v1=compat_lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {},
+        v2=lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {},
+        allowlist=config.action_allowlist,
+    )
+
+
+@contextlib.contextmanager
+def opened_agent(
+    config: AgentConfig, store: JournalStore, events: EventLog, *, serves: bool = True
+) -> Iterator[Agent]:
+    """An agent over the configured console; without ``serves`` one that only replays."""
+    from ticket_agent.agent.loop import Agent  # noqa: PLC0415 - start-up time
 
     namespace = console(config)
     agents: list[Agent] = []
@@ -146,21 +166,17 @@ def opened_agent(config: AgentConfig, store: JournalStore, events: EventLog) -> 
         # The agent knows a new epoch before a full disk lets the cursor say so.
         return agents[0].intake.epoch
 
-    providers = ProviderTable(
-        v1=compat_lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {},
-        v2=lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {},
-        allowlist=config.action_allowlist,
-    )
     try:
         agents.append(
             Agent(
                 config=config,
                 store=store,
                 namespace=namespace,
-                providers=providers,
+                providers=provider_table(config, namespace, epoch=epoch),
                 events=events,
                 clock=now_ms,
                 monotonic=time.monotonic,
+                serves=serves,
             )
         )
         yield agents[0]
