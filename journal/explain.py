@@ -55,7 +55,8 @@ class Explanation:
 
     Attributes:
         decision: what ``decide`` returns.
-        rule: the row of the decision table, in words.
+        state: state of the operation that it is for.
+        reason: the condition of the row of the decision table that fits, in words.
         effect: what the agent then does, in words.
         facts: each fact with its value in words and how it is known.
         outcome: what the observation answered, as ``name: detail``; None when nothing was observed.
@@ -64,12 +65,18 @@ class Explanation:
     """
 
     decision: Decision
-    rule: str
+    state: State
+    reason: str
     effect: str
     facts: Mapping[FactName, tuple[str, Known]]
     outcome: str | None
     otherwise: tuple[str, ...]
     uncertain: bool
+
+    @property
+    def rule(self) -> str:
+        """The row of the decision table, in words."""
+        return f"{self.state}, and {self.reason} -> {self.decision.name}"
 
     @property
     def assumed(self) -> tuple[FactName, ...]:
@@ -119,7 +126,8 @@ def explain(
     decision = decide(record, facts)
     return Explanation(
         decision=decision,
-        rule=f"{record.state}, and {_reason(record, facts)} -> {decision.name}",
+        state=record.state,
+        reason=_reason(record, facts),
         effect=_effect(decision, facts, outcome),
         facts={name: (_in_words(name, facts), known[name]) for name in FactName},
         outcome=None if outcome is None else f"{type(outcome).__name__}: {outcome.detail}",

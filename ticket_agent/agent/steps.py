@@ -305,7 +305,7 @@ class Stepper:
         for state, message in (("claimed", "claimed by ticket-agent"), ("running", "about to execute")):
             if state in op.audited:
                 continue
-            line = result_line(op.spec, state, message, max_line_bytes=self._config.max_line_bytes)
+            line = self._result_line(op, state, message)
             publication = self._streams.publish(stream_path(self._config.paths, state), line)
             if not publication.visible:
                 return self._wait(op, f"`{state}` is not written yet: {publication.why}", WAIT_RETRY_S)
@@ -373,6 +373,9 @@ class Stepper:
     def _stage(self, op: Operation, result: ProviderResult) -> StagedResult:
         config = self._config
         return staged_result(op.spec, result, paths=config.paths, max_line_bytes=config.max_line_bytes)
+
+    def _result_line(self, op: Operation, state: str, message: str) -> str:
+        return result_line(op.spec, state, message, max_line_bytes=self._config.max_line_bytes)
 
     # -- publication -----------------------------------------------------------------------------------------
 

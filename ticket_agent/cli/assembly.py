@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ticket_agent.agent.providers import ProviderTable
     from ticket_agent.config import AgentConfig
     from ticket_agent.hive.console.client import ConsoleNamespace
+    from ticket_agent.journal.space import Limits
     from ticket_agent.journal.store import JournalStore
     from ticket_agent.protocol.namespace import HiveError, Namespace
 
@@ -32,6 +33,7 @@ __all__ = [
     "events_for",
     "exit_of",
     "exit_of_hive",
+    "limits_of",
     "now_ms",
     "opened_agent",
     "opened_store",
@@ -103,25 +105,35 @@ def console(config: AgentConfig) -> ConsoleNamespace:
     )
 
 
-@contextlib.contextmanager
-def opened_store(config: AgentConfig) -> Iterator[JournalStore]:
-    """The journal under its fence."""
+def limits_of(config: AgentConfig) -> Limits:
+    """What the store holds back and keeps, as configured."""
     from ticket_agent.agent.keys import V2_FAMILY  # noqa: PLC0415 - start-up time
+    from ticket_agent.journal.space import Limits  # noqa: PLC0415 - start-up time
+
+    return Limits(
+        retain_ms=config.retention.keep_days * 86_400_000,
+        retain_records=config.retention.keep_records,
+        fenced_families=frozenset({V2_FAMILY}),
+    )
+
+
+@contextlib.contextmanager
+def opened_store(config: AgentConfig, limits: Limits | None = None) -> Iterator[JournalStore]:
+    """The journal under its fence; with the configured limits unless others are given."""
     from ticket_agent.journal.errors import (  # noqa: PLC0415 - start-up time
         FenceHeldError,
         JournalError,
         JournalPoisonedError,
     )
-    from ticket_agent.journal.store import JournalStore, Limits  # noqa: PLC0415 - start-up time
+    from ticket_agent.journal.store import JournalStore  # noqa: PLC0415 - start-up time
 
-    limits = Limits(
-        retain_ms=config.retention.keep_days * 86_400_000,
-        retain_records=config.retention.keep_records,
-        fenced_families=frozenset({V2_FAMILY}),
-    )
     try:
         store = JournalStore.open(
-            config.state_dir, clock=now_ms, boot_id=boot_id(), agent_version=__version__, limits=limits
+            config.state_dir,
+            clock=now_ms,
+            boot_id=boot_id(),
+            agent_version=__version__,
+            limits=limits or limits_of(config),
         )
     except FenceHeldError as error:
         fail(str(error), Exit.OTHER_OWNER)

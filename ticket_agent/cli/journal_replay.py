@@ -173,7 +173,7 @@ def _print_plan(
                 state_text(record.state.value),
                 explanation.decision.name.lower().replace("_", "-"),
                 ", ".join(_needs(explanation)) or "nothing",
-                plain(explanation.effect) + wait,
+                plain(explanation.effect if explanation.outcome is not None else explanation.reason) + wait,
             ]
         )
     if rows:
