@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ticket_agent.journal import checks
 from ticket_agent.journal.errors import RecordError
-from ticket_agent.journal.outcome import Committed, Outcome, Pending, Rejected, bounded_detail
+from ticket_agent.journal.outcome import (
+    Committed,
+    Outcome,
+    Pending,
+    Rejected,
+    Unobserved,
+    bounded_detail,
+)
 from ticket_agent.journal.record import ProviderResult
 from ticket_agent.journal.recovery import Decision, Facts, decide, settle_observation
 from ticket_agent.journal.transitions import State
@@ -138,6 +145,8 @@ def require_resolvable(record: Record, facts: Facts | None = None, outcome: Outc
         )
     if facts is None:
         return
+    if isinstance(outcome, Unobserved):
+        raise ResolutionRefusedError(f"its observer could not look just now ({outcome.detail}); try again")
     if decide(record, facts) is Decision.ADOPT:
         raise ResolutionRefusedError(
             "the root already shows a result of it; run `journal replay --apply` to take it over"
