@@ -205,6 +205,11 @@ class Agent:
             self._maintain(summary)
         return summary
 
+    @property
+    def session(self) -> int:
+        """Number of the present session with the hive, 0 before the first."""
+        return self._namespace.session
+
     def _forgotten(self, look: Look) -> str | None:
         """Evidence of a reboot that left the same admissions behind: root's results lost what we wrote.
 

@@ -26,14 +26,19 @@ MAX_OUTAGES = 3
 PAUSE_S = 0.05
 
 
-def replay(agent: Agent, stop: threading.Event) -> None:
-    """Pass after pass until nothing moves any more; ``agent`` must not serve.
+def replay(agent: Agent, stop: threading.Event, *, pause_s: float = PAUSE_S) -> None:
+    """Pass after pass until nothing moves any more.
+
+    Args:
+        agent: one that does not serve.
+        stop: ends the replay early.
+        pause_s: seconds between two passes when nothing moved.
 
     Raises:
         HiveError: the hive cannot be used, or not any more; what was decided before stays decided.
         JournalPoisonedError: a write to the journal failed; the process must end.
     """
-    quiet = outages = passed = 0
+    quiet = outages = 0
     for _ in range(MAX_PASSES):
         if stop.is_set() or not agent.operations or quiet >= QUIET_PASSES:
             break
@@ -41,14 +46,15 @@ def replay(agent: Agent, stop: threading.Event) -> None:
             moved = agent.pass_once(stop).active
         except HiveError as error:
             outages += 1
-            if not passed or outages > MAX_OUTAGES or isinstance(error, HiveAuthError | HiveBusyError):
+            hopeless = agent.session == 0 or isinstance(error, HiveAuthError | HiveBusyError)
+            if hopeless or outages > MAX_OUTAGES:
                 raise
             moved = False
         else:
-            outages, passed = 0, passed + 1
+            outages = 0
             quiet = 0 if moved else quiet + 1
         if not moved:
-            stop.wait(PAUSE_S)
+            stop.wait(pause_s)
         for op in agent.operations.values():
             op.retry_at = 0.0
     agent.save_cursor()
