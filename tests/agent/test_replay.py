@@ -245,17 +245,16 @@ def test_what_nobody_can_tell_stays_uncertain(tmp_path: Path) -> None:
         assert "renewed or not" in record.uncertain.detail
 
 
-def test_old_records_are_not_moved_to_the_archive(tmp_path: Path) -> None:
+def test_old_records_are_not_moved_to_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys of what the hive still shows are known to a serving agent only."""
     clock = ManualClock()
     with running_hive(clock=clock) as (hive, server):
         submit(hive)
-        leave(server, tmp_path, "published", clock=clock)
+        leave(server, tmp_path, "prepared", clock=clock)
         with agent_on(server, tmp_path, clock=clock, serves=False) as bench:
             bench.agent._retire_due = 0.0
-            bench.store.retire = None  # type: ignore[method-assign,assignment]
+            monkeypatch.setattr(bench.store, "retire", lambda keep: pytest.fail("records were moved"))
             replay(bench.agent, NEVER, pause_s=0)
-            assert not bench.store.open_records()
 
 
 @pytest.mark.parametrize("drops", [1, MAX_OUTAGES])
@@ -313,6 +312,16 @@ def test_an_outage_that_lasts_ends_the_replay(tmp_path: Path, monkeypatch: pytes
             with pytest.raises(HiveUnreachableError):
                 replay(bench.agent, NEVER, pause_s=0)
             assert len(calls) == 1 + MAX_OUTAGES + 1
+
+
+def test_a_lost_answer_to_a_publication_is_not_the_last_try(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with running_hive(clock=clock) as (hive, server):
+        submit(hive)
+        leave(server, tmp_path, "persisted", clock=clock)
+        server.faults.add(Fault(kind=FaultKind.DROP_BEFORE, verb="ECHO", nth=1))
+        assert _replayed(server, tmp_path, clock)["t1"].terminal
+        assert len(hive.terminal_lines(KEY)) == 1
 
 
 def test_nothing_open_needs_no_hive(tmp_path: Path) -> None:
