@@ -96,9 +96,12 @@ class _Asked:
 
     def resolution(self, record: Record, cursor: Cursor) -> Resolution:
         """Observe once more, then refuse or word the resolution."""
+        from ticket_agent.cli.journal_facts import parsed_request  # noqa: PLC0415 - start-up time
         from ticket_agent.journal.resolution import ResolutionRefusedError, require_resolvable  # noqa: PLC0415
 
+        # Whatever is wrong with the words or the record is said before the hive is asked.
         self._worded(observed="")
+        parsed_request(record)
         try:
             require_resolvable(record)
             facts, outcome = self._look(record, cursor)
