@@ -44,6 +44,7 @@ from ticket_agent.journal.resolution import (
 from ticket_agent.journal.state_dir import RESERVE
 from ticket_agent.journal.transitions import State
 from ticket_agent.journal.view import read_journal
+from ticket_agent.protocol.lease import PreemptControl
 from ticket_agent.protocol.namespace import HiveError
 from ticket_agent.protocol.paths import TicketPaths
 
@@ -264,9 +265,15 @@ class Machine(RuleBasedStateMachine):
 
     # -- what an operator does
 
-    @rule()
-    def replay_the_journal(self) -> None:
-        """Whatever is open, a replay begins nothing."""
+    @rule(at=st.integers(0, 4), sent=st.booleans())
+    def replay_the_journal(self, at: int, sent: bool) -> None:
+        """Whatever a dead agent left open, a replay begins nothing."""
+        self._submit(*self._fresh(at))
+        self.bench.namespace.append = DyingAppends(  # type: ignore[method-assign]
+            self.bench.namespace, at, sent=sent
+        )
+        with suppress(Killed):
+            self.passes(2)
         self._restart(serves=False)
         known, effects = set(self.bench.store.records), self.hive.effects
         plans = {key for key, record in self.bench.store.records.items() if record.plan is not None}
@@ -301,6 +308,22 @@ class Machine(RuleBasedStateMachine):
         with suppress(JournalPoisonedError):
             self.bench.store.settle(op.record.key, result, staged)
         self._restart()
+
+    @rule(ticket=TICKETS, which=st.integers(0, 2), expires=st.none() | st.integers(0, 5000))
+    def lose_every_trace(self, ticket: str, which: int, expires: int | None) -> None:
+        """A renewal whose answer is lost, and whose lease an outsider ends before anybody looks."""
+        verb, granted, worker, lease, _ = self._fresh(which)
+        self._submit(verb, granted, worker, lease, None)
+        self.passes(2)
+
+        def end_the_lease() -> None:
+            with suppress(RefusalError):
+                self.hive.echo(LEASE_CTL, PreemptControl(id=lease, reason="outsider").encode())
+
+        self.server.faults.add(Fault(kind=FaultKind.DROP_AFTER, prefix=LEASE_CTL, nth=1))
+        self.at_effect.append(end_the_lease)
+        self._submit("renew", ticket, worker, lease, expires)
+        self.passes(2)
 
     def _executing(self) -> list[Operation]:
         operations = in_order(self.bench.agent.operations.values())
