@@ -31,6 +31,7 @@ from ticket_agent.gpu.lease_evidence import (
     PlanFormatError,
     origin_from_json,
     required_text,
+    unseen,
 )
 from ticket_agent.journal.outcome import (
     Committed,
@@ -133,7 +134,7 @@ class _CompatAction(ABC):
         try:
             return self._judge(plan)
         except (HiveError, PlanFormatError) as error:
-            return Unknown(f"{self.action} could not be observed: {error}")
+            return unseen(self.action, error)
 
     def _judge(self, plan: Plan) -> Outcome:
         says, origin = required_text(plan.intent, "says"), origin_from_json(plan.before)

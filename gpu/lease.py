@@ -21,6 +21,7 @@ from ticket_agent.gpu.lease_evidence import (
     optional_integer,
     optional_text,
     required_text,
+    unseen,
 )
 from ticket_agent.gpu.lease_verdict import LeaseBinding, grant_verdict, release_verdict, renew_verdict
 from ticket_agent.journal.outcome import (
@@ -180,7 +181,7 @@ class _LeaseAction(ABC):
         try:
             return self._judge(_Intent.from_json(plan.intent), BeforeImage.from_json(plan.before))
         except (HiveError, PlanFormatError) as error:
-            return Unknown(f"{self.action} could not be observed: {error}")
+            return unseen(self.action, error)
 
     def _confirm(self, intent: _Intent, before: BeforeImage) -> Outcome:
         try:

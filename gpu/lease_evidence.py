@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from ticket_agent.gpu.dispatch import Origin
+from ticket_agent.journal.outcome import Unknown, Unobserved
 from ticket_agent.protocol.errors import ProtocolError
 from ticket_agent.protocol.lease import (
     RESERVED_GPU_NAMES,
@@ -22,7 +23,14 @@ from ticket_agent.protocol.lease import (
     parse_lease_summary,
     parse_preemption_record,
 )
-from ticket_agent.protocol.namespace import HiveRefusedError, HiveViolationError
+from ticket_agent.protocol.namespace import (
+    HiveBusyError,
+    HiveError,
+    HiveRefusedError,
+    HiveUnreachableError,
+    HiveViolationError,
+    RefusalKind,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +47,7 @@ __all__ = [
     "optional_text",
     "origin_from_json",
     "required_text",
+    "unseen",
 ]
 
 T = TypeVar("T")
@@ -207,6 +216,15 @@ def required_text(members: Mapping[str, JsonValue], name: str) -> str:
     if value is None:
         raise PlanFormatError(f"the plan's {name} is missing or no text")
     return value
+
+
+def unseen(action: str, error: HiveError | PlanFormatError) -> Unknown:
+    """What an observation that failed tells: nothing, for now or for good."""
+    detail = f"{action} could not be observed: {error}"
+    passes = isinstance(error, HiveUnreachableError | HiveBusyError) or (
+        isinstance(error, HiveRefusedError) and error.refusal.kind is RefusalKind.BUSY
+    )
+    return Unobserved(detail) if passes else Unknown(detail)
 
 
 def origin_from_json(before: Mapping[str, JsonValue]) -> Origin:

@@ -1,4 +1,4 @@
-"""Retention: old terminal records move from one file each into segments of many.
+"""The archive: old terminal records move from one file each into segments of many.
 
 A segment is the records' files one behind the other, byte for byte. It is a new file that never changes. Only
 after it is durable are the records' own files removed. A crash between the two leaves a record in both
@@ -16,18 +16,13 @@ from ticket_agent.journal.errors import RecordError
 from ticket_agent.journal.record import decode_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
-
     from ticket_agent.journal.fs import Fs
     from ticket_agent.journal.record import Record
-    from ticket_agent.journal.space import Limits
-    from ticket_agent.journal.table import Retained
 
 __all__ = [
     "MAX_SEGMENT_BYTES",
     "Segment",
     "SegmentProblem",
-    "choose_retired",
     "is_segment",
     "newest_segment_parts",
     "next_segment_name",
@@ -55,39 +50,6 @@ class Segment:
     name: str
     records: tuple[Record, ...]
     problems: tuple[SegmentProblem, ...]
-
-
-def choose_retired(
-    retained: Iterable[Retained],
-    *,
-    limits: Limits,
-    now_unix_ms: int,
-    keep: Container[str],
-    completed_through: Callable[[str, int], int],
-) -> list[Retained]:
-    """Return the terminal records that may leave, oldest first.
-
-    Kept are: the newest up to the limit, what is younger than the limit, keys in ``keep``, what the
-    completion fence has not passed (in fenced families), and the highest sequence of each family's newest
-    epoch, from which the next one is counted.
-    """
-    terminal = sorted(retained, key=lambda record: (record.epoch, record.sequence))
-    highest = {record.family: record.key for record in terminal}
-    through: dict[tuple[str, int], int] = {}
-    chosen: list[Retained] = []
-    for record in terminal[: max(0, len(terminal) - limits.retain_records)]:
-        if record.key in keep or record.key == highest[record.family]:
-            continue
-        if now_unix_ms - record.changed_unix_ms < limits.retain_ms:
-            continue
-        group = (record.family, record.epoch)
-        if limits.fenced(record.family):
-            if group not in through:
-                through[group] = completed_through(*group)
-            if record.sequence > through[group]:
-                continue
-        chosen.append(record)
-    return chosen
 
 
 def is_segment(name: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from ticket_agent.journal.outcome import Committed, Rejected
+from ticket_agent.journal.outcome import Committed, Rejected, Unknown
 from ticket_agent.journal.recovery import (
     Admission,
     Decision,
@@ -55,19 +55,28 @@ class Explanation:
 
     Attributes:
         decision: what ``decide`` returns.
-        rule: the row of the decision table, in words.
+        state: state of the operation that it is for.
+        reason: the condition of the row of the decision table that fits, in words.
         effect: what the agent then does, in words.
         facts: each fact with its value in words and how it is known.
         outcome: what the observation answered, as ``name: detail``; None when nothing was observed.
         otherwise: decisions that other facts would bring about, as ``fact -> decision``.
+        uncertain: by these facts the operation may still be executing afterwards, its outcome unknown.
     """
 
     decision: Decision
-    rule: str
+    state: State
+    reason: str
     effect: str
     facts: Mapping[FactName, tuple[str, Known]]
     outcome: str | None
     otherwise: tuple[str, ...]
+    uncertain: bool
+
+    @property
+    def rule(self) -> str:
+        """The row of the decision table, in words."""
+        return f"{self.state}, and {self.reason} -> {self.decision.name}"
 
     @property
     def assumed(self) -> tuple[FactName, ...]:
@@ -117,11 +126,14 @@ def explain(
     decision = decide(record, facts)
     return Explanation(
         decision=decision,
-        rule=f"{record.state}, and {_reason(record, facts)} -> {decision.name}",
+        state=record.state,
+        reason=_reason(record, facts),
         effect=_effect(decision, facts, outcome),
         facts={name: (_in_words(name, facts), known[name]) for name in FactName},
         outcome=None if outcome is None else f"{type(outcome).__name__}: {outcome.detail}",
         otherwise=tuple(dict.fromkeys(_otherwise(record, facts, decision))),
+        uncertain=decision is Decision.OBSERVE
+        and settle_observation(outcome or Unknown("not observed"), facts) is None,
     )
 
 

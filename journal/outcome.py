@@ -19,6 +19,7 @@ __all__ = [
     "Provider",
     "Rejected",
     "Unknown",
+    "Unobserved",
     "bounded_detail",
 ]
 
@@ -67,6 +68,11 @@ class Pending(_Answer):
 @dataclass(frozen=True, slots=True)
 class Unknown(_Answer):
     """Nobody can tell at present whether the effect happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unobserved(Unknown):
+    """The observer could not look, for a reason that passes: to look again may tell."""
 
 
 Outcome = Committed | Rejected | Pending | Unknown

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from ticket_agent.journal.archive import (
     MAX_SEGMENT_BYTES,
-    choose_retired,
     newest_segment_parts,
     next_segment_name,
 )
 from ticket_agent.journal.errors import JournalIoError
+from ticket_agent.journal.retention import choose_retired
 from ticket_agent.journal.values import MAX_RECORD_BYTES
 
 if TYPE_CHECKING:

@@ -21,19 +21,21 @@ from ticket_agent.journal.gaps import (
     acknowledgements_in,
     decode_acknowledgement,
 )
+from ticket_agent.journal.index import Index
 from ticket_agent.journal.scan import Quarantined, Scan, describe_read_error, scan_records
 from ticket_agent.journal.state_dir import ARCHIVE, CURSOR, GAPS, OPS, open_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from ticket_agent.journal.fs import Fs
-    from ticket_agent.journal.record import Record
+    from ticket_agent.journal.space import Limits
+    from ticket_agent.journal.table import RecordTable
 
 _T = TypeVar("_T")
 
-__all__ = ["JournalView", "Verdict", "read_archive", "read_journal", "verify"]
+__all__ = ["JournalView", "Verdict", "completed_through", "read_archive", "read_journal", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class JournalView:
         owner: who holds the fence now, or None.
     """
 
-    records: Mapping[str, Record]
+    records: RecordTable
     quarantined: tuple[Quarantined, ...]
     cursor: Cursor
     cursor_problem: str | None
@@ -99,6 +101,15 @@ def read_journal(state_dir: Path) -> JournalView:
         )
     finally:
         os.close(root)
+
+
+def completed_through(view: JournalView, limits: Limits) -> Callable[[str, int], int]:
+    """The completion fence of a family in an epoch, as the owner of what was read would have it."""
+    index = Index(
+        Scan(records=view.records, quarantined=list(view.quarantined)),
+        lambda family, epoch: view.cursor.completed_through(epoch) if limits.fenced(family) else 0,
+    )
+    return index.completed_through
 
 
 def read_archive(state_dir: Path) -> Iterator[Segment]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -17,6 +19,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from ticket_agent.agent.operation import Operation, in_order
+from ticket_agent.agent.replay import replay
+from ticket_agent.agent.staging import staged_result
 from ticket_agent.hive.reference import (
     DEFAULT,
     STRICT_A,
@@ -26,9 +31,22 @@ from ticket_agent.hive.reference import (
     LabError,
     RefusalError,
 )
-from ticket_agent.journal.fs import RealFs
+from ticket_agent.journal.errors import JournalPoisonedError
+from ticket_agent.journal.fs import FreeSpace, RealFs
 from ticket_agent.journal.gaps import acknowledge_gap
+from ticket_agent.journal.resolution import (
+    Resolution,
+    ResolutionRefusedError,
+    Said,
+    require_resolvable,
+    resolution_of,
+)
+from ticket_agent.journal.state_dir import RESERVE
+from ticket_agent.journal.transitions import State
 from ticket_agent.journal.view import read_journal
+from ticket_agent.protocol.lease import PreemptControl
+from ticket_agent.protocol.namespace import HiveError
+from ticket_agent.protocol.paths import TicketPaths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,14 +58,39 @@ TICKETS = st.integers(0, 15).map(lambda number: f"t{number}")
 PATHS = st.sampled_from(["", LEASE_CTL, "/host/tickets/status", "/host/tickets", "/proc"])
 LOSSES = st.sampled_from([FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER, FaultKind.GARBAGE])
 QUIET_PASSES = 40
+HOUR_MS = 3_600_000
+TEN_YEARS_MS = 3_652 * 24 * HOUR_MS
 
 
 class MortalFs(RealFs):
-    """The real file system; the process dies at the n-th naming of a file from when it is doomed."""
+    """The real file system; the process dies at the n-th naming of a file from when it is doomed.
 
-    def __init__(self) -> None:
+    While it is ``full``, no file can be made but the one that the reserve, given up, has room for.
+    """
+
+    def __init__(self, *, full: bool = False) -> None:
         self._left: int | None = None
         self._durable = False
+        self.full = full
+        self._given_up = False
+
+    def create_new(self, dir_fd: int, name: str) -> int:
+        if self.full and not self._given_up:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._given_up = False
+        return super().create_new(dir_fd, name)
+
+    def unlink(self, dir_fd: int, name: str) -> None:
+        super().unlink(dir_fd, name)
+        self._given_up = self._given_up or name == RESERVE
+
+    def reserve(self, fd: int, nbytes: int) -> None:
+        if self.full and os.fstat(fd).st_size < nbytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().reserve(fd, nbytes)
+
+    def free_space(self, dir_fd: int) -> FreeSpace:
+        return FreeSpace(bytes=0, inodes=None) if self.full else super().free_space(dir_fd)
 
     def doom(self, after: int, *, durable: bool) -> None:
         self._left, self._durable = after, durable
@@ -102,6 +145,8 @@ class Machine(RuleBasedStateMachine):
         self.server.faults.on_applied(self._on_applied)
         self.count = 0
         self.lives = 1
+        self.host_boots = 1
+        self.disk_full = False
         self._start_agent()
         self._spawn_all()
 
@@ -124,18 +169,26 @@ class Machine(RuleBasedStateMachine):
             with suppress(LabError, RefusalError):
                 self.hive.spawn_worker("worker-gpu", worker)
 
-    def _start_agent(self) -> None:
-        self.fs = MortalFs()
+    def _start_agent(self, *, serves: bool = True) -> None:
+        self.fs = MortalFs(full=self.disk_full)
         self.bench: Bench = self.agent_stack.enter_context(
-            agent_on(self.server, self.state_dir, clock=self.clock, fs=self.fs, instance=f"life-{self.count}")
+            agent_on(
+                self.server,
+                self.state_dir,
+                clock=self.clock,
+                fs=self.fs,
+                instance=f"life-{self.count}",
+                boot_id=f"boot-{self.host_boots}",
+                serves=serves,
+            )
         )
         self.count += 1
 
-    def _restart(self) -> None:
+    def _restart(self, *, serves: bool = True) -> None:
         drop(self.bench)
         self.agent_stack.close()
         assert not read_journal(self.state_dir).quarantined
-        self._start_agent()
+        self._start_agent(serves=serves)
 
     # -- what callers do
 
@@ -147,6 +200,18 @@ class Machine(RuleBasedStateMachine):
         with suppress(RefusalError, LabError):
             before = len(self.hive.admissions())
             self.hive.submit(raw_lease(self.hive, worker, verb, ticket, lease, expires=expires))
+            self.admitted[ticket, f"key-{ticket}"] += len(self.hive.admissions()) - before
+
+    @precondition(lambda self: self.asked)
+    @rule(which=st.integers(0, 5))
+    def submit_changed(self, which: int) -> None:
+        """Another request under a pair that was used before."""
+        verb, ticket, worker, lease, _ = self.asked[-1 - which % len(self.asked)]
+        self.count += 1
+        args = {"reason": f"changed-{self.count}"} if verb == "release" else {"ttl_s": 200 + self.count}
+        with suppress(RefusalError, LabError):
+            before = len(self.hive.admissions())
+            self.hive.submit(raw_lease(self.hive, worker, verb, ticket, lease, **args))
             self.admitted[ticket, f"key-{ticket}"] += len(self.hive.admissions()) - before
 
     def _submit(self, verb: str, ticket: str, worker: str, lease: str, expires: int | None) -> None:
@@ -184,11 +249,85 @@ class Machine(RuleBasedStateMachine):
     def passes(self, count: int) -> None:
         for _ in range(count):
             self.bench.hurry()
-            self.bench.passes(1)
+            try:
+                self.bench.passes(1)
+            except JournalPoisonedError:
+                self._restart()
 
     @rule()
     def crash(self) -> None:
         self._restart()
+
+    @rule()
+    def reboot_the_host(self) -> None:
+        self.host_boots += 1
+        self._restart()
+
+    # -- what an operator does
+
+    @rule(at=st.integers(0, 4), sent=st.booleans())
+    def replay_the_journal(self, at: int, sent: bool) -> None:
+        """Whatever a dead agent left open, a replay begins nothing."""
+        self._submit(*self._fresh(at))
+        self.bench.namespace.append = DyingAppends(  # type: ignore[method-assign]
+            self.bench.namespace, at, sent=sent
+        )
+        with suppress(Killed):
+            self.passes(2)
+        self._restart(serves=False)
+        known, effects = set(self.bench.store.records), self.hive.effects
+        plans = {key for key, record in self.bench.store.records.items() if record.plan is not None}
+        with suppress(HiveError, JournalPoisonedError):
+            replay(self.bench.agent, self.bench.stop, pause_s=0)
+        assert set(self.bench.store.records) == known
+        assert {key for key, record in self.bench.store.records.items() if record.plan is not None} == plans
+        assert self.hive.effects == effects
+        self._restart()
+
+    @precondition(lambda self: self._executing())
+    @rule(which=st.integers(0, 3), said=st.sampled_from(["done", "not-done"]))
+    def resolve_by_hand(self, which: int, said: Said) -> None:
+        """The operator looked at the host, and tells the truth about a grant."""
+        executing = self._executing()
+        op = executing[which % len(executing)]
+        stepper = self.bench.agent._stepper
+        try:
+            self.bench.agent.streams.refresh()
+            outcome = stepper._observe(op)
+            require_resolvable(op.record, stepper._facts(op), outcome)
+        except (HiveError, ResolutionRefusedError):
+            return
+        if op.spec.action == "gpu.lease.grant":
+            applied = self.hive.effect_count("grant", op.spec.operation_id or "")
+            said = "done" if applied else "not-done"
+        word = Resolution(
+            said=said, by="machine", reason="I looked", unix_ms=self.clock(), observed=outcome.detail
+        )
+        result = word.result()
+        staged = staged_result(op.spec, result, paths=TicketPaths("/host"), max_line_bytes=2048)
+        with suppress(JournalPoisonedError):
+            self.bench.store.settle(op.record.key, result, staged)
+        self._restart()
+
+    @rule(ticket=TICKETS, which=st.integers(0, 2), expires=st.none() | st.integers(0, 5000))
+    def lose_every_trace(self, ticket: str, which: int, expires: int | None) -> None:
+        """A renewal whose answer is lost, and whose lease an outsider ends before anybody looks."""
+        verb, granted, worker, lease, _ = self._fresh(which)
+        self._submit(verb, granted, worker, lease, None)
+        self.passes(2)
+
+        def end_the_lease() -> None:
+            with suppress(RefusalError):
+                self.hive.echo(LEASE_CTL, PreemptControl(id=lease, reason="outsider").encode())
+
+        self.server.faults.add(Fault(kind=FaultKind.DROP_AFTER, prefix=LEASE_CTL, nth=1))
+        self.at_effect.append(end_the_lease)
+        self._submit("renew", ticket, worker, lease, expires)
+        self.passes(2)
+
+    def _executing(self) -> list[Operation]:
+        operations = in_order(self.bench.agent.operations.values())
+        return [op for op in operations if op.record.state is State.EXECUTING]
 
     @rule(after=st.integers(0, 7), durable=st.booleans())
     def crash_at_a_file(self, after: int, durable: bool) -> None:
@@ -294,6 +433,39 @@ class Machine(RuleBasedStateMachine):
     def move_the_clock(self, ms: int) -> None:
         self.clock.advance(ms)
 
+    @rule(ms=st.sampled_from([HOUR_MS, -HOUR_MS, TEN_YEARS_MS, -TEN_YEARS_MS]), passes=st.integers(0, 2))
+    def set_the_clock(self, ms: int, passes: int) -> None:
+        self.clock.now_ms = max(1, self.clock.now_ms + ms)
+        self.passes(passes)
+
+    @rule(passes=st.integers(0, 3))
+    def fill_the_disk(self, passes: int) -> None:
+        self.disk_full = self.fs.full = True
+        self.passes(passes)
+
+    @rule()
+    def make_room(self) -> None:
+        self.disk_full = self.fs.full = False
+
+    @rule(count=st.integers(1, 5))
+    def skip_admission_numbers(self, count: int) -> None:
+        root_of(self.hive).admissions._next_sequence += count
+
+    @precondition(lambda self: self.profile.evicting_logs and self.asked)
+    @rule(count=st.integers(1, 3))
+    def lose_admissions(self, count: int) -> None:
+        """Admitted and evicted before anybody looked."""
+        for which in range(count):
+            self._submit(*self._fresh(which))
+        self.hive.slide("spec.snapshot", count + 1)
+        self.passes(2)
+
+    def _fresh(self, which: int) -> tuple[str, str, str, str, int | None]:
+        self.count += 1
+        lease, worker = f"lease-{self.count}", WORKERS[which % len(WORKERS)]
+        self.leases.append((lease, worker))
+        return "grant", f"u{self.count}", worker, lease, None
+
     @precondition(lambda self: self.profile.evicting_logs)
     @rule(leaf=st.sampled_from(["spec.snapshot", "status", "deadletter"]), count=st.integers(1, 3))
     def evict(self, leaf: str, count: int) -> None:
@@ -346,6 +518,7 @@ class Machine(RuleBasedStateMachine):
     # -- and once everything works again
 
     def _come_to_rest(self) -> None:
+        self.make_room()
         self.at_effect.clear()
         self.server.faults.clear()
         self.hive.set_lifecycle("ONLINE")
@@ -370,6 +543,8 @@ class Machine(RuleBasedStateMachine):
     def _is_honest(self, record: Record) -> None:
         """What the journal says of a grant is what happened to its lease, which no other ticket grants."""
         assert "refuses the result" not in (record.withdrawn or ""), record.withdrawn
+        if resolution_of(record) is not None and record.staged is not None:
+            assert '"state":"succeeded"' not in record.staged.line
         request = json.loads(record.request)
         if request["action"] != "gpu.lease.grant" or record.result is None or record.plan is None:
             return

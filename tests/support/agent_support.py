@@ -101,6 +101,8 @@ def agent_on(
     limits: Limits | None = None,
     allowlist: frozenset[str] | None = None,
     instance: str | None = None,
+    boot_id: str = BOOT,
+    serves: bool = True,
 ) -> Iterator[Bench]:
     """An agent in this process over a real console; closing it leaves the journal as a clean stop would."""
     config = AgentConfig(
@@ -111,7 +113,7 @@ def agent_on(
     limits = limits or Limits(fenced_families=frozenset({V2_FAMILY}))
     log = io.StringIO()
     store = JournalStore.open(
-        state_dir, clock=clock, boot_id=BOOT, agent_version="test", fs=fs, limits=limits
+        state_dir, clock=clock, boot_id=boot_id, agent_version="test", fs=fs, limits=limits
     )
     with store:
         namespace = ConsoleNamespace(
@@ -135,6 +137,7 @@ def agent_on(
                 events=EventLog(log, clock=clock, style="json", level="debug"),
                 clock=clock,
                 monotonic=time.monotonic,
+                serves=serves,
             )
             agents.append(agent)
             yield Bench(agent=agent, store=store, namespace=namespace, log=log, clock=clock, config=config)

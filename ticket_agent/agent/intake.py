@@ -87,7 +87,20 @@ class Intake:
         clock: Callable[[], int],
         refetch: Refetch,
         acknowledgements: Callable[[], tuple[Acknowledgement, ...]],
+        takes: bool = True,
     ) -> None:
+        """Bind to a store.
+
+        Args:
+            store: where admissions become records.
+            events: the log.
+            local_hive: this hive's name; version-1 lines for another one are skipped.
+            max_line_bytes: longest line of the hive.
+            clock: wall clock in Unix milliseconds.
+            refetch: asks root for one admission.
+            acknowledgements: what operators gave up.
+            takes: False to judge the hive's epoch by each look and to take nothing from it.
+        """
         self._store = store
         self._events = events
         self._local_hive = local_hive
@@ -95,6 +108,7 @@ class Intake:
         self._clock = clock
         self._refetch = refetch
         self._acknowledgements = acknowledgements
+        self._takes = takes
         self.counters = Counters()
         self.blocked = BlockedAdmissions(store.quarantined, refetch=refetch, max_line_bytes=max_line_bytes)
         """Admissions whose record cannot be read, as far as the hive still tells what they were."""
@@ -160,6 +174,8 @@ class Intake:
             self._open_epoch(standing.evidence)
         self._learn_blocked(lines)
         self._ends = {leaf: max(end, self._ends.get(leaf, 0)) for leaf, end in view.ends.items()}
+        if not self._takes:
+            return
         if standing.verdict is not Verdict.POSSIBLE_LOSS or self._loss_is_settled(standing, fresh):
             self._take(lines[standing.start :], fresh)
         self._take_callers(look.callers, fresh)

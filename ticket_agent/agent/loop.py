@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 
 from ticket_agent.agent.feed import Feed
 from ticket_agent.agent.intake import Intake
-from ticket_agent.agent.keys import V1_FAMILY, V2_FAMILY
-from ticket_agent.agent.operation import Operation, open_operation, spec_of
+from ticket_agent.agent.keys import V2_FAMILY
+from ticket_agent.agent.lanes import Lanes, lapsed
+from ticket_agent.agent.operation import (
+    UNPUBLISHED,
+    Operation,
+    in_order,
+    open_operation,
+    spec_of,
+)
 from ticket_agent.agent.steps import Moved, StepConfig, Stepper
 from ticket_agent.agent.streams import ResultStreams
 from ticket_agent.journal.errors import (
@@ -68,9 +75,6 @@ _WAITED_FOR = (
 )
 """What stops one operation for a while and no other: an odd answer, an odd value, a full disk."""
 
-_UNDECIDED = (State.PREPARED, State.EXECUTING)
-_UNPUBLISHED = (State.PREPARED, State.EXECUTING, State.PERSISTED)
-
 
 @dataclass(slots=True)
 class PassSummary:
@@ -98,7 +102,13 @@ class Totals:
 
 
 class Agent:
-    """One hive, one journal, one thread. No locks: whatever takes long is polled, never awaited."""
+    """One hive, one journal, one thread. No locks: whatever takes long is polled, never awaited.
+
+    Args:
+        serves: False for a replay, which brings what is journaled as far as it goes without beginning
+            anything: it judges the hive's epoch, observes and publishes, but takes no admission, dispatches
+            nothing and moves nothing to the archive.
+    """
 
     def __init__(
         self,
@@ -110,8 +120,10 @@ class Agent:
         events: EventLog,
         clock: Callable[[], int],
         monotonic: Callable[[], float],
+        serves: bool = True,
     ) -> None:
         self._config = config
+        self._serves = serves
         self._store = store
         self._namespace = namespace
         self._providers = providers
@@ -129,6 +141,7 @@ class Agent:
             clock=clock,
             refetch=self._refetch,
             acknowledgements=lambda: read_acknowledgements(config.state_dir),
+            takes=serves,
         )
         self._stepper = Stepper(
             store=store,
@@ -136,12 +149,7 @@ class Agent:
             feed=self._feed,
             streams=self.streams,
             events=events,
-            config=StepConfig(
-                paths=self._paths,
-                max_line_bytes=config.max_line_bytes,
-                shard_bits=config.shard_bits,
-                lifecycle_path=LIFECYCLE_STATE,
-            ),
+            config=self._step_config(),
             clock=clock,
             monotonic=monotonic,
             current_epoch=lambda: self.intake.epoch,
@@ -160,6 +168,15 @@ class Agent:
         self._outage_s = 0.2
         for record in store.open_records():
             self._carry(record)
+
+    def _step_config(self) -> StepConfig:
+        return StepConfig(
+            paths=self._paths,
+            max_line_bytes=self._config.max_line_bytes,
+            shard_bits=self._config.shard_bits,
+            lifecycle_path=LIFECYCLE_STATE,
+            dispatches=self._serves,
+        )
 
     # -- one pass --------------------------------------------------------------------------------------------
 
@@ -185,8 +202,14 @@ class Agent:
                 self._tell_admitted(record)
                 summary.admitted += 1
         self._drive(summary, stop)
-        self._maintain(summary)
+        if self._serves:
+            self._maintain(summary)
         return summary
+
+    @property
+    def session(self) -> int:
+        """Number of the present session with the hive, 0 before the first."""
+        return self._namespace.session
 
     def _forgotten(self, look: Look) -> str | None:
         """Evidence of a reboot that left the same admissions behind: root's results lost what we wrote.
@@ -244,20 +267,15 @@ class Agent:
             state=record.state.value,
         )
 
-    def _ordered(self) -> list[Operation]:
-        return sorted(
-            self.operations.values(),
-            key=lambda op: (op.record.epoch, op.record.family != V1_FAMILY, op.record.sequence),
-        )
-
     def _drive(self, summary: PassSummary, stop: threading.Event) -> None:
-        held_lanes: set[str] = set()
+        lanes = Lanes(self.intake.blocked, self._providers)
         unpublished: set[str] = set()
-        for op in self._ordered():
+        for op in in_order(self.operations.values()):
             if stop.is_set():
                 return
-            op.may_dispatch = not self._lane_is_held(op, held_lanes)
-            if self._may_step(op):
+            op.may_dispatch = not lanes.is_held(op)
+            may_step = op.may_dispatch or lapsed(op, self._clock())
+            if may_step and op.retry_at <= self._monotonic():
                 op.may_publish = op.group not in unpublished
                 for moved in self._steps(op, stop):
                     summary.steps += moved is not Moved.WAITS
@@ -265,37 +283,9 @@ class Agent:
                 self._end(op, summary)
                 continue
             summary.waiting += 1
-            if op.record.state in _UNDECIDED:
-                held_lanes.add(op.lane)
-            if op.group is not None and op.record.state in _UNPUBLISHED:
+            lanes.leave_behind(op)
+            if op.group is not None and op.record.state in UNPUBLISHED:
                 unpublished.add(op.group)
-
-    def _lane_is_held(self, op: Operation, held_lanes: set[str]) -> bool:
-        if op.record.state not in _UNDECIDED:
-            return False
-        if op.lane in held_lanes:
-            return True
-        unreadable = self._unreadable_before(op) if op.record.state is State.PREPARED else None
-        if unreadable is not None:
-            op.waiting = f"the record of an earlier ticket of its lane cannot be read: {unreadable}"
-        return unreadable is not None
-
-    def _unreadable_before(self, op: Operation) -> str | None:
-        """File of the quarantined record on whose outcome this operation depends, if there is one."""
-        for blocked in self.intake.blocked.found:
-            if blocked.precedes(op.record):
-                lane = self._providers.provider_for(blocked.spec).lane(blocked.spec)
-                if lane == op.lane:
-                    return blocked.name
-        return None
-
-    def _may_step(self, op: Operation) -> bool:
-        if op.retry_at > self._monotonic():
-            return False
-        # Whoever holds the lane: what has expired before it was dispatched needs no dispatch to end.
-        expires = op.spec.expires_unix_ms
-        lapsed = op.record.state is State.PREPARED and expires is not None and self._clock() >= expires
-        return op.may_dispatch or lapsed
 
     def _steps(self, op: Operation, stop: threading.Event) -> Iterator[Moved]:
         """Step until it waits or ends; what one operation reads cannot stop the others."""

@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING
 
 from ticket_agent.agent.keys import V1_FAMILY
 from ticket_agent.journal.recovery import Admission
+from ticket_agent.journal.transitions import State
 from ticket_agent.protocol.spec import parse_spec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ticket_agent.journal.outcome import Provider
     from ticket_agent.journal.record import Record
     from ticket_agent.protocol.spec import HostTicketSpec
 
-__all__ = ["FIRST_DELAY_S", "Operation", "open_operation"]
+__all__ = ["FIRST_DELAY_S", "UNDECIDED", "UNPUBLISHED", "Operation", "in_order", "open_operation", "spec_of"]
+
+UNDECIDED = (State.PREPARED, State.EXECUTING)
+"""States in which an operation holds its lane."""
+
+UNPUBLISHED = (State.PREPARED, State.EXECUTING, State.PERSISTED)
+"""States in which an operation holds back later results of its group."""
 
 FIRST_DELAY_S = 0.01
 """First pause, in seconds, of an operation that has to wait; it doubles while nothing changes."""
@@ -77,6 +86,13 @@ def open_operation(record: Record, spec: HostTicketSpec, provider: Provider[Host
         provider=provider,
         lane=provider.lane(spec),
         group=_worker_identity(record, spec) if record.family != V1_FAMILY else None,
+    )
+
+
+def in_order(operations: Iterable[Operation]) -> list[Operation]:
+    """The order of every pass: by the hive's lives, version 1 first, then as admitted."""
+    return sorted(
+        operations, key=lambda op: (op.record.epoch, op.record.family != V1_FAMILY, op.record.sequence)
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ticket_agent.agent.keys import V1_FAMILY, base_of
 from ticket_agent.agent.lookup import related
 from ticket_agent.agent.readiness import Readiness, prove_ready, read_current
+from ticket_agent.agent.staging import RESULT_STATE, result_line, staged_result, stream_path
 from ticket_agent.journal.errors import RecordError, StorageFullError
 from ticket_agent.journal.outcome import Outcome, Plan, PlanRefusedError, Unknown, bounded_detail
 from ticket_agent.journal.record import ProviderResult, StagedResult
@@ -25,7 +26,6 @@ from ticket_agent.journal.transitions import State
 from ticket_agent.protocol.errors import ProtocolError
 from ticket_agent.protocol.lifecycle import parse_lifecycle_state, publishing_allowed
 from ticket_agent.protocol.namespace import HiveError, HiveRefusedError, Namespace, RefusalKind
-from ticket_agent.protocol.result import build_result, stream_of_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from ticket_agent.protocol.paths import TicketPaths
 
 __all__ = ["Moved", "StepConfig", "Stepper"]
-
-RESULT_STATE = {"confirmed": "succeeded", "rejected": "failed", "stale": "expired"}
-"""Result state of each provider outcome (host tickets, recovery: outcome to state)."""
 
 PUBLISH_RETRY_S = 5.0
 ORDER_RETRY_S = 0.2
@@ -65,12 +62,21 @@ class Moved(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepConfig:
-    """Bounds and places that every step needs."""
+    """Bounds and places that every step needs.
+
+    Attributes:
+        paths: nodes of the hive's tickets.
+        max_line_bytes: longest result line of the hive.
+        shard_bits: how many bits of the Worker id's digest form the shard label.
+        lifecycle_path: node that tells whether results can be written now.
+        dispatches: False in a replay: a prepared operation can end without dispatch, but never begins.
+    """
 
     paths: TicketPaths
     max_line_bytes: int
     shard_bits: int
     lifecycle_path: str
+    dispatches: bool = True
 
 
 class Stepper:
@@ -191,18 +197,9 @@ class Stepper:
     # -- prepared --------------------------------------------------------------------------------------------
 
     def _dispatch(self, op: Operation, facts: Facts) -> Moved:
-        if not op.may_dispatch:
-            return self._wait(op, op.waiting or "an earlier operation of its lane is undecided", WAIT_RETRY_S)
-        earlier = self._dispatched_before(op)
-        if earlier is not None:
-            return self._refuse(op, "rejected", earlier)
-        gate = self._gate_refusal()
-        if gate is not None:
-            return self._wait(op, gate, WAIT_RETRY_S)
-        if op.record.family != V1_FAMILY:
-            unready = self._prove_ready(op)
-            if unready is not None:
-                return unready
+        hindered = self._hindered(op)
+        if hindered is not None:
+            return hindered
         plan = self._plan(op)
         if isinstance(plan, Moved):
             return plan
@@ -214,6 +211,21 @@ class Stepper:
         if not self._looked():
             return self._look_first(op)
         return self._execute(op, plan)
+
+    def _hindered(self, op: Operation) -> Moved | None:
+        """Whatever keeps an operation from being planned; None when nothing does."""
+        if not op.may_dispatch:
+            return self._wait(op, op.waiting or "an earlier operation of its lane is undecided", WAIT_RETRY_S)
+        earlier = self._dispatched_before(op)
+        if earlier is not None:
+            return self._refuse(op, "rejected", earlier)
+        gate = self._gate_refusal()
+        if gate is not None:
+            return self._wait(op, gate, WAIT_RETRY_S)
+        unready = self._prove_ready(op) if op.record.family != V1_FAMILY else None
+        if unready is None and not self._config.dispatches:
+            return self._wait(op, "not begun: a replay dispatches nothing", WAIT_RETRY_S)
+        return unready
 
     def _plan(self, op: Operation) -> Plan | Moved:
         try:
@@ -300,7 +312,7 @@ class Stepper:
             if state in op.audited:
                 continue
             line = self._result_line(op, state, message)
-            publication = self._streams.publish(self._path_of(state), line)
+            publication = self._streams.publish(stream_path(self._config.paths, state), line)
             if not publication.visible:
                 return self._wait(op, f"`{state}` is not written yet: {publication.why}", WAIT_RETRY_S)
             op.audited.add(state)
@@ -365,15 +377,11 @@ class Stepper:
         return self._on(op, self._store.adopt(op.record.key, result, staged), "adopted the visible result")
 
     def _stage(self, op: Operation, result: ProviderResult) -> StagedResult:
-        state = RESULT_STATE[result.outcome]
-        return StagedResult(path=self._path_of(state), line=self._result_line(op, state, result.message))
+        config = self._config
+        return staged_result(op.spec, result, paths=config.paths, max_line_bytes=config.max_line_bytes)
 
     def _result_line(self, op: Operation, state: str, message: str) -> str:
-        line = build_result(op.spec, state=state, message=message, max_line_bytes=self._config.max_line_bytes)
-        return line.decode("utf-8")
-
-    def _path_of(self, state: str) -> str:
-        return self._config.paths.stream(stream_of_state(state))
+        return result_line(op.spec, state, message, max_line_bytes=self._config.max_line_bytes)
 
     # -- publication -----------------------------------------------------------------------------------------
 

@@ -16,14 +16,16 @@ from ticket_agent.cli.output import fail
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.loop import Agent
+    from ticket_agent.agent.providers import ProviderTable
     from ticket_agent.config import AgentConfig
     from ticket_agent.hive.console.client import ConsoleNamespace
+    from ticket_agent.journal.space import Limits
     from ticket_agent.journal.store import JournalStore
-    from ticket_agent.protocol.namespace import HiveError
+    from ticket_agent.protocol.namespace import HiveError, Namespace
 
 __all__ = [
     "boot_id",
@@ -31,10 +33,12 @@ __all__ = [
     "events_for",
     "exit_of",
     "exit_of_hive",
+    "limits_of",
     "now_ms",
     "opened_agent",
     "opened_store",
     "pid",
+    "provider_table",
     "stop_on_signals",
 ]
 
@@ -101,25 +105,35 @@ def console(config: AgentConfig) -> ConsoleNamespace:
     )
 
 
-@contextlib.contextmanager
-def opened_store(config: AgentConfig) -> Iterator[JournalStore]:
-    """The journal under its fence."""
+def limits_of(config: AgentConfig) -> Limits:
+    """What the store holds back and keeps, as configured."""
     from ticket_agent.agent.keys import V2_FAMILY  # noqa: PLC0415 - start-up time
+    from ticket_agent.journal.space import Limits  # noqa: PLC0415 - start-up time
+
+    return Limits(
+        retain_ms=config.retention.keep_days * 86_400_000,
+        retain_records=config.retention.keep_records,
+        fenced_families=frozenset({V2_FAMILY}),
+    )
+
+
+@contextlib.contextmanager
+def opened_store(config: AgentConfig, limits: Limits | None = None) -> Iterator[JournalStore]:
+    """The journal under its fence; with the configured limits unless others are given."""
     from ticket_agent.journal.errors import (  # noqa: PLC0415 - start-up time
         FenceHeldError,
         JournalError,
         JournalPoisonedError,
     )
-    from ticket_agent.journal.store import JournalStore, Limits  # noqa: PLC0415 - start-up time
+    from ticket_agent.journal.store import JournalStore  # noqa: PLC0415 - start-up time
 
-    limits = Limits(
-        retain_ms=config.retention.keep_days * 86_400_000,
-        retain_records=config.retention.keep_records,
-        fenced_families=frozenset({V2_FAMILY}),
-    )
     try:
         store = JournalStore.open(
-            config.state_dir, clock=now_ms, boot_id=boot_id(), agent_version=__version__, limits=limits
+            config.state_dir,
+            clock=now_ms,
+            boot_id=boot_id(),
+            agent_version=__version__,
+            limits=limits or limits_of(config),
         )
     except FenceHeldError as error:
         fail(str(error), Exit.OTHER_OWNER)
@@ -131,13 +145,31 @@ def opened_store(config: AgentConfig) -> Iterator[JournalStore]:
         yield store
 
 
-@contextlib.contextmanager
-def opened_agent(config: AgentConfig, store: JournalStore, events: EventLog) -> Iterator[Agent]:
-    """An agent over the configured console."""
-    from ticket_agent.agent.loop import Agent  # noqa: PLC0415 - start-up time
+def provider_table(config: AgentConfig, namespace: Namespace, *, epoch: Callable[[], int]) -> ProviderTable:
+    """Every provider that the configuration enables.
+
+    Args:
+        config: what is enabled.
+        namespace: the hive that they act on and observe.
+        epoch: number of the hive's present life, without I/O.
+    """
     from ticket_agent.agent.providers import ProviderTable  # noqa: PLC0415 - start-up time
     from ticket_agent.gpu.compat import compat_lease_providers  # noqa: PLC0415 - start-up time
     from ticket_agent.gpu.lease import lease_providers  # noqa: PLC0415 - start-up time
+
+    return ProviderTable(
+        v1=compat_lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {},
+        v2=lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {},
+        allowlist=config.action_allowlist,
+    )
+
+
+@contextlib.contextmanager
+def opened_agent(
+    config: AgentConfig, store: JournalStore, events: EventLog, *, serves: bool = True
+) -> Iterator[Agent]:
+    """An agent over the configured console; without ``serves`` one that only replays."""
+    from ticket_agent.agent.loop import Agent  # noqa: PLC0415 - start-up time
 
     namespace = console(config)
     agents: list[Agent] = []
@@ -146,21 +178,17 @@ def opened_agent(config: AgentConfig, store: JournalStore, events: EventLog) -> 
         # The agent knows a new epoch before a full disk lets the cursor say so.
         return agents[0].intake.epoch
 
-    providers = ProviderTable(
-        v1=compat_lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {},
-        v2=lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {},
-        allowlist=config.action_allowlist,
-    )
     try:
         agents.append(
             Agent(
                 config=config,
                 store=store,
                 namespace=namespace,
-                providers=providers,
+                providers=provider_table(config, namespace, epoch=epoch),
                 events=events,
                 clock=now_ms,
                 monotonic=time.monotonic,
+                serves=serves,
             )
         )
         yield agents[0]

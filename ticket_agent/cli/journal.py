@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,9 +10,12 @@ import click
 
 from ticket_agent.cli.assembly import now_ms
 from ticket_agent.cli.journal_explain import explain_operation
+from ticket_agent.cli.journal_gc import collect_garbage
 from ticket_agent.cli.journal_list import list_operations
 from ticket_agent.cli.journal_records import find, full
-from ticket_agent.cli.options import default_state_dir, state_dir_option
+from ticket_agent.cli.journal_replay import replay_operations
+from ticket_agent.cli.journal_resolve import resolve_operation
+from ticket_agent.cli.options import default_state_dir, login_name, state_dir_option
 from ticket_agent.cli.output import emit_json, fail, plain, stamp, state_text, styled
 from ticket_agent.cli.status import journal_view, require_journal
 from ticket_agent.exits import Exit
@@ -34,7 +35,7 @@ _STATE_WIDTH = len(_DECIDED) + 2
 
 @click.group()
 def journal() -> None:
-    """Read and verify a journal; works with the daemon dead or alive, on a copy, and without root."""
+    """Read a journal, with the daemon dead or alive, on a copy, without root; replay, resolve, clean up."""
 
 
 @journal.command()
@@ -119,7 +120,7 @@ def acknowledge_gap(
             first=first,
             through=through,
             reason=reason,
-            by=by or _login_name(),
+            by=by or login_name(),
             clock=now_ms,
         )
     except RecordError as error:
@@ -133,13 +134,6 @@ def acknowledge_gap(
         return
     click.echo(f"acknowledged: admissions {written.first}..{written.through} of hive epoch {written.epoch}")
     click.echo(still)
-
-
-def _login_name() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
 
 
 def _what_is_still_held(view: JournalView) -> str:
@@ -181,9 +175,14 @@ def _print_full(record: Record) -> None:
         click.echo(f"before     {json.dumps(shown['plan']['before'])}")
         click.echo(f"intent     {json.dumps(shown['plan']['intent'])}")
     if record.result is not None:
-        how = "observed" if record.result.reconciled else "as executed"
+        resolved = shown["resolved"]
+        how = "observed" if record.result.reconciled else "as executed" if resolved is None else "by hand"
         click.echo(f"outcome    {state_text(record.result.outcome)} ({how}): {record.result.message}")
-        if record.result.evidence:
+        if resolved is not None:
+            who = f"as {resolved['said']} by {plain(resolved['by'])} at {stamp(resolved['unix_ms'])}"
+            click.echo(f"resolved   {who}: {plain(resolved['reason'])}")
+            click.echo(f"observed   {plain(resolved['observed'])}")
+        elif record.result.evidence:
             click.echo(f"evidence   {json.dumps(dict(record.result.evidence))}")
     if record.staged is not None:
         click.echo(f"staged     {record.staged.path}\n           {record.staged.line}")
@@ -193,3 +192,6 @@ def _print_full(record: Record) -> None:
 
 journal.add_command(list_operations)
 journal.add_command(explain_operation)
+journal.add_command(replay_operations)
+journal.add_command(resolve_operation)
+journal.add_command(collect_garbage)

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ticket_agent.cli.assembly import console, exit_of_hive, now_ms
+from ticket_agent.cli.assembly import console, exit_of_hive, now_ms, provider_table
 from ticket_agent.cli.output import fail
 from ticket_agent.exits import Exit
 from ticket_agent.journal.explain import FactName, Known
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ticket_agent.agent.feed import Look
+    from ticket_agent.agent.providers import ProviderTable
     from ticket_agent.agent.streams import ResultStreams
     from ticket_agent.config import AgentConfig
     from ticket_agent.journal.cursor import Cursor
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ticket_agent.protocol.namespace import Namespace
     from ticket_agent.protocol.spec import HostTicketSpec
 
-__all__ = ["Found", "HiveFacts", "hive_facts", "offline_facts", "parsed_request"]
+__all__ = ["Found", "HiveFacts", "hive_facts", "observed", "offline_facts", "parsed_request"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +104,16 @@ class HiveFacts:
         paths = TicketPaths(config.mount)
         feed = Feed(namespace, paths, monotonic=time.monotonic)
         look = feed.look()
+        self.callers = look.callers if look is not None else ()
+        """Lines of the callers' log."""
         self._namespace = namespace
-        self._allowlist = config.action_allowlist
-        self._gpu = config.gpu.enabled
         self._has_current = feed.features().current
         self._streams: ResultStreams = ResultStreams(namespace, paths)
         self._streams.refresh()
         rebooted = look is not None and _rebooted(look, cursor)
         self.epoch = cursor.epoch + 1 if rebooted else cursor.epoch
         """The hive's life by the evidence of this look: the cursor's, or the one behind it."""
+        self._providers = provider_table(config, namespace, epoch=lambda: self.epoch)
 
     def of(self, record: Record) -> Found:
         """The facts of one operation; an executing one is observed."""
@@ -132,7 +134,7 @@ class HiveFacts:
                 FactName.ADMISSION: Known.READ if asked else Known.ASSUMED,
                 FactName.EXPIRED: Known.RECORDED,
             },
-            outcome=self._observe(record, spec) if record.state is State.EXECUTING else None,
+            outcome=observed(self._providers, record, spec) if record.state is State.EXECUTING else None,
         )
 
     def _visible(self, record: Record, spec: HostTicketSpec) -> Visible:
@@ -160,23 +162,17 @@ class HiveFacts:
         known = current is not None and current.admission == spec.admission_sequence
         return Admission.KNOWN if known else Admission.FORGOTTEN
 
-    def _observe(self, record: Record, spec: HostTicketSpec) -> Outcome:
-        from ticket_agent.agent.providers import ProviderTable  # noqa: PLC0415 - start-up time
-        from ticket_agent.gpu.compat import compat_lease_providers  # noqa: PLC0415 - start-up time
-        from ticket_agent.gpu.lease import lease_providers  # noqa: PLC0415 - start-up time
-        from ticket_agent.journal.outcome import Unknown  # noqa: PLC0415 - start-up time
 
-        providers = ProviderTable(
-            v1=compat_lease_providers(self._namespace, epoch=lambda: self.epoch) if self._gpu else {},
-            v2=lease_providers(self._namespace, epoch=lambda: self.epoch) if self._gpu else {},
-            allowlist=self._allowlist,
-        )
-        if record.plan is None:
-            return Unknown("the record holds no plan to observe")
-        try:
-            return providers.provider_for(spec).observe(record.plan)
-        except Exception as error:  # noqa: BLE001 - as in the agent: an error leaves the outcome unknown
-            return Unknown(f"{type(error).__name__} while observing: {error}")
+def observed(providers: ProviderTable, record: Record, spec: HostTicketSpec) -> Outcome:
+    """What the observer of an executing operation answers now; an error of it leaves the outcome unknown."""
+    from ticket_agent.journal.outcome import Unknown  # noqa: PLC0415 - start-up time
+
+    if record.plan is None:
+        return Unknown("the record holds no plan to observe")
+    try:
+        return providers.provider_for(spec).observe(record.plan)
+    except Exception as error:  # noqa: BLE001 - as in the agent
+        return Unknown(f"{type(error).__name__} while observing: {error}")
 
 
 def _rebooted(look: Look, cursor: Cursor) -> bool:

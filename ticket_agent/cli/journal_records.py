@@ -105,8 +105,19 @@ def full(record: Record) -> dict[str, Any]:
         if record.staged is not None
         else None,
         "withdrawn": record.withdrawn,
+        "resolved": _resolved(record),
     }
     return brief(record) | more
+
+
+def _resolved(record: Record) -> dict[str, Any] | None:
+    """Who ended the operation by hand, when, as what and why."""
+    from ticket_agent.journal.resolution import resolution_of  # noqa: PLC0415 - start-up time
+
+    resolution = resolution_of(record)
+    if resolution is None:
+        return None
+    return {name: getattr(resolution, name) for name in ("said", "by", "unix_ms", "reason", "observed")}
 
 
 _SHOWN = 5

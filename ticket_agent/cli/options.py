@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +69,14 @@ def default_state_dir() -> Path:
     except RuntimeError:
         fail("this user has no home directory; name the state directory with --state-dir", Exit.USAGE)
     return Path(base) / "ticket-agent"
+
+
+def login_name() -> str:
+    """Who runs this command, as far as the host knows."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def _retired(flag: str, advice: str) -> Callable[[CommandT], CommandT]:

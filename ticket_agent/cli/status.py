@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.journal.view import JournalView
 
-__all__ = ["daemon_status", "journal_view", "require_journal", "status"]
+__all__ = ["daemon_status", "journal_view", "require_journal", "require_used", "status"]
 
 
 @click.command()
@@ -59,6 +59,12 @@ def require_journal(directory: Path) -> None:
 
     if directory.is_dir() and not directory.is_symlink() and not os.path.lexists(directory / "ops"):
         raise StateDirError("it has no folder `ops`; name the state directory of an agent")
+
+
+def require_used(directory: Path) -> None:
+    """End a command that needs the fence unless an agent used the directory: no mistyped one is created."""
+    if not os.path.lexists(directory / "ops"):
+        fail(f"{directory} holds no journal; name the state directory of an agent", Exit.FAILURE)
 
 
 def daemon_status(directory: Path) -> dict[str, Any] | None:
