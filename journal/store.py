@@ -101,7 +101,7 @@ class JournalStore:
             state_dir: created with mode 0700 if absent.
             clock: wall clock in Unix milliseconds.
             boot_id: identity of the host's present boot, one line of 1..=64 bytes without blanks.
-            agent_version: one line of 1..=64 bytes.
+            agent_version: one line of 1..=64 bytes; a start id behind ``+`` tells one process from the next.
             fs: the file system; the operating system's if None.
             limits: space and retention; the defaults if None.
 
@@ -118,7 +118,9 @@ class JournalStore:
         seam = fs or RealFs()
         dirs = create_state_dir(state_dir, seam)
         try:
-            fence = Fence.acquire(seam, dirs.root, boot_id=boot_id, now_unix_ms=clock())
+            fence = Fence.acquire(
+                seam, dirs.root, boot_id=boot_id, now_unix_ms=clock(), agent_version=agent_version
+            )
         except BaseException:
             dirs.close()
             raise
@@ -133,7 +135,7 @@ class JournalStore:
                 limits=limits or Limits(),
             )
         except BaseException as error:
-            fence.release()
+            fence.release(stopped_unix_ms=clock())
             dirs.close()
             if isinstance(error, OSError):
                 raise JournalIoError(f"the state directory {state_dir} cannot be read: {error}") from error
@@ -155,9 +157,9 @@ class JournalStore:
         self.close()
 
     def close(self) -> None:
-        """Give the fence back; nothing can be written afterwards."""
+        """End in order and give the fence back; nothing can be written afterwards."""
         self._writer.close()
-        self._fence.release()
+        self._fence.release(stopped_unix_ms=self._now())
         self._dirs.close()
 
     @property

@@ -16,7 +16,7 @@ from ticket_agent.cli.output import fail
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.loop import Agent
@@ -35,6 +35,7 @@ __all__ = [
     "opened_agent",
     "opened_store",
     "pid",
+    "start_name",
     "stop_on_signals",
 ]
 
@@ -50,6 +51,11 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return "unknown"
+
+
+def start_name(draw: Callable[[int], bytes] = os.urandom) -> str:
+    """The version and a start id: what tells this process from the next one in a record's history."""
+    return f"{__version__}+{draw(4).hex()}"
 
 
 def events_for(config: AgentConfig) -> EventLog:
@@ -119,7 +125,7 @@ def opened_store(config: AgentConfig) -> Iterator[JournalStore]:
     )
     try:
         store = JournalStore.open(
-            config.state_dir, clock=now_ms, boot_id=boot_id(), agent_version=__version__, limits=limits
+            config.state_dir, clock=now_ms, boot_id=boot_id(), agent_version=start_name(), limits=limits
         )
     except FenceHeldError as error:
         fail(str(error), Exit.OTHER_OWNER)
