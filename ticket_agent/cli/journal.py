@@ -14,6 +14,7 @@ from ticket_agent.cli.assembly import now_ms
 from ticket_agent.cli.journal_explain import explain_operation
 from ticket_agent.cli.journal_list import list_operations
 from ticket_agent.cli.journal_records import find, full
+from ticket_agent.cli.journal_report import report
 from ticket_agent.cli.options import default_state_dir, state_dir_option
 from ticket_agent.cli.output import emit_json, fail, plain, stamp, state_text, styled
 from ticket_agent.cli.status import journal_view, require_journal
@@ -193,3 +194,4 @@ def _print_full(record: Record) -> None:
 
 journal.add_command(list_operations)
 journal.add_command(explain_operation)
+journal.add_command(report)
