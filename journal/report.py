@@ -134,9 +134,11 @@ def _verdict(timeline: Timeline) -> Iterable[str]:
     settled = [lane for lane in timeline.windows if lane.window is not None and not lane.window.open]
     unsettled = len(timeline.windows) - len(settled)
     if timeline.crashes:
+        flying = sum(timeline.in_flight[life.number] for life in timeline.lives if life.end is End.CRASHED)
         yield (
             f"The agent ended {timeline.crashes} time{_s(timeline.crashes)} without an orderly stop and was "
-            "started again; what had been dispatched by then was never dispatched again, only observed."
+            f"started again; {flying} dispatch{'' if flying == 1 else 'es'} "
+            f"{'was' if flying == 1 else 'were'} in flight then. A restarted agent only observes those."
         )
     if settled:
         longest = max(_length(lane) for lane in settled)
@@ -184,17 +186,21 @@ def _legend() -> str:
         )
     ]
     entries += [
-        _sign(f'<g class="m m-{kind}">{mark_shape(kind, 12, 11)}</g>') + words
+        _sign(f'<g class="m m-{kind}">{_line(kind)}{mark_shape(kind, 12, 11)}</g>') + words
         for kind, words in (
             (MarkKind.CRASH, "crash: no orderly stop"),
             (MarkKind.STOP, "orderly stop"),
             (MarkKind.RESTART, "start or restart"),
-            (MarkKind.REBOOT, "start after a host reboot (thick line)"),
+            (MarkKind.REBOOT, "start after a host reboot"),
             (MarkKind.EPOCH, "new life of the hive"),
         )
     ]
     entries.append(_sign('<rect class="silence crashed" width="24" height="22"/>') + "agent not there")
     return '<ul class="legend">' + "".join(f"<li>{entry}</li>" for entry in entries) + "</ul>"
+
+
+def _line(kind: MarkKind) -> str:
+    return '<line class="m-line" x1="12" x2="12" y1="0" y2="22"/>' if kind in _STARTS else ""
 
 
 def _sign(inner: str) -> str:
@@ -297,9 +303,12 @@ def _operation_row(lane: Lane, label: Label) -> str:
 
 
 def _steps(lane: Lane) -> str:
-    lines = []
+    lines: list[str] = []
+    day = ""
     for entry, segment in zip(lane.record.history, lane.segments, strict=True):
-        lines.append(f"{safe(stamp(entry.unix_ms))} {entry.state} (start {segment.life})")
+        date, _, time = stamp(entry.unix_ms).partition("T")
+        shown, day = (time if date == day and time else stamp(entry.unix_ms)), date
+        lines.append(f"{safe(shown)} {entry.state}, start {segment.life}")
     if lane.clock_went_back:
         lines.append("the host's clock went back in between")
     return "<br>".join(lines)
@@ -320,6 +329,7 @@ def _table(heads: Sequence[str], rows: Sequence[str]) -> str:
     )
 
 
+_STARTS: Final = (MarkKind.RESTART, MarkKind.REBOOT)
 _READING: Final = (
     """Lengths on the axis grow with the logarithm of the time between two instants: the order is exact, the
     duration stands in each title and in the table.""",

@@ -35,11 +35,11 @@ __all__ = [
     "safe",
 ]
 
-HEAD: Final = 62
-"""Height above the first lane: two rows of marks, one of times."""
+HEAD: Final = 66
+"""Height above the first lane: one row of times, two of marks."""
 ROW: Final = 28
-_NARROWEST, _WIDEST, _MARGIN = 760.0, 5_200.0, 26.0
-_TICKS_APART = 108.0
+_NARROWEST, _WIDEST, _MARGIN = 1_060.0, 5_200.0, 26.0
+_TICKS_APART = 92.0
 _LETTER = 6.4
 """Width of a letter of a label, generously."""
 _LEAST = 2.0
@@ -156,8 +156,8 @@ def _silence(silence: Silence, axis: Axis, height: int) -> str:
     lasted = span(silence.end_unix_ms - silence.start_unix_ms)
     how = "ended without an orderly stop" if silence.crashed else "was not running, or wrote nothing"
     return (
-        f'<rect class="silence{" crashed" if silence.crashed else ""}" x="{left:.1f}" y="{HEAD - 16}" '
-        f'width="{max(right - left, _LEAST):.1f}" height="{height - HEAD + 16}">'
+        f'<rect class="silence{" crashed" if silence.crashed else ""}" x="{left:.1f}" y="{HEAD - 8}" '
+        f'width="{max(right - left, _LEAST):.1f}" height="{height - HEAD + 8}">'
         f"<title>{safe(f'no sign of the agent for {lasted}: it {how}')}</title></rect>"
     )
 
@@ -166,14 +166,17 @@ def _grid(axis: Axis, height: int, *, rows: int) -> Iterable[str]:
     for at in range(rows):
         y = HEAD + ROW * at
         yield f'<line class="row" x1="0" x2="{axis.width:.0f}" y1="{y + 0.5}" y2="{y + 0.5}"/>'
-    day = ""
+    day, free = "", 0.0
     for place, unix_ms in axis.ticks(_TICKS_APART):
         date, _, time = stamp(unix_ms).partition("T")
-        text = f"{time} {date}" if date != day and time else time or date
-        day = date
+        text = time if date == day and time else f"{date} {time}".strip()
+        right = place + len(text) * _LETTER
+        if place < free or right > axis.width:
+            continue
+        day, free = date, right + 8
         yield (
-            f'<line class="grid" x1="{place:.1f}" x2="{place:.1f}" y1="{HEAD - 8}" y2="{height}"/>'
-            f'<text class="tick" x="{max(place, 4):.1f}" y="{HEAD - 12}">{safe(text)}</text>'
+            f'<line class="grid" x1="{place:.1f}" x2="{place:.1f}" y1="18" y2="{height}"/>'
+            f'<text class="tick" x="{place:.1f}" y="13">{safe(text)}</text>'
         )
 
 
@@ -248,7 +251,7 @@ def _draw_marks(marks: Sequence[Mark], axis: Axis, height: int) -> Iterable[str]
     free = [0.0, 0.0]
     for mark in marks:
         row = _MARK_ROW.get(mark.kind, 1)
-        place, y = axis.at(mark.unix_ms), 14 + 18 * row
+        place, y = axis.at(mark.unix_ms), 30 + 18 * row
         width = len(mark.label) * _LETTER + 16
         # A label that would run out of the drawing stands to the left of its mark.
         flipped = place + width > axis.width

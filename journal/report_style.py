@@ -61,7 +61,8 @@ code,.mono{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans M
 .tiles .unsure b{color:var(--uncertain)}
 .alert{border:1px solid var(--crash);border-left-width:5px;border-radius:6px;padding:8px 12px;margin:10px 0}
 .legend{display:flex;flex-wrap:wrap;gap:6px 18px;margin:10px 0;padding:0;list-style:none;color:var(--quiet)}
-.legend li{display:flex;align-items:center;gap:6px;white-space:nowrap}
+.legend li{display:flex;align-items:center;gap:6px}
+.legend svg{flex:none}
 .panel{display:grid;grid-template-columns:minmax(130px,270px) minmax(0,1fr);border:1px solid var(--line);
  border-radius:8px;overflow:hidden;margin:8px 0 18px}
 .labels{margin:0;padding:HEADpx 0 0;list-style:none;border-right:1px solid var(--line);background:var(--card)}
