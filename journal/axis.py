@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Axis", "axis_of"]
 
-_PER_INSTANT = 13.0
+_PER_INSTANT = 10.0
 """Units of width that an average instant wants."""
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Facts", "Label", "render_report"]
 
-PANEL_LANES: Final = 60
+PANEL_LANES: Final = 40
 """Lanes drawn over one stretch of time; more operations make more parts, each with an axis of its own."""
 
 
