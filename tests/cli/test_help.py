@@ -149,7 +149,10 @@ def test_the_bash_script_is_one_that_bash_takes(operator: Operator) -> None:
     ("words", "expected"),
     [
         ("ticket-agent jo", {"journal"}),
-        ("ticket-agent journal ", {"list", "show", "explain", "verify", "acknowledge-gap"}),
+        (
+            "ticket-agent journal ",
+            {"list", "show", "explain", "verify", "acknowledge-gap", "report", "export"},
+        ),
         ("ticket-agent journal list --sta", {"--state-dir", "--state"}),
         ("ticket-agent completion f", {"fish"}),
         ("ticket-agent run --cur", set()),
