@@ -47,6 +47,8 @@ def test_the_commands_are_the_documented_ones() -> None:
         "journal explain",
         "journal verify",
         "journal acknowledge-gap",
+        "journal report",
+        "journal export",
         "submit",
         "doctor",
         "inventory",

@@ -145,6 +145,8 @@ def test_the_same_journal_gives_the_same_bytes(operator: Operator, journal: Path
     with tarfile.open(fileobj=io.BytesIO(first)) as archive:
         infos = archive.getmembers()
     assert {(info.mtime, info.uid, info.gid, info.uname) for info in infos} == {(0, 0, 0, "")}
+    records = [info.name for info in infos if info.name.startswith(f"{TOP}/ops/")]
+    assert (len(records), records) == (12, sorted(records))
     assert [info.name for info in infos][-1] == f"{TOP}/manifest.json"
     assert all(info.name == TOP or info.name.startswith(f"{TOP}/") for info in infos)
 

@@ -221,6 +221,7 @@ def test_nothing_else_is_ever_replaced(
     answer = operator.run(*command, str(target), *force)
     assert answer.code == Exit.USAGE
     assert str(target) in answer.line
+    assert {"symlink": "symlink", "dangling": "symlink", "inside": "state dir"}.get(kind, "") in answer.line
     assert contents(operator.home) == before
 
 

@@ -88,6 +88,14 @@ def test_a_file_of_an_earlier_version_is_continued(tmp_path: Path) -> None:
     assert len(starts_of(tmp_path)) == 2
 
 
+def test_nothing_of_a_longer_content_stays_behind(tmp_path: Path) -> None:
+    open_store(tmp_path).close()
+    (tmp_path / "agent.lock").write_bytes(b"noise\n" * 300)
+    open_store(tmp_path).close()
+    assert len(starts_of(tmp_path)) == 1
+    assert (tmp_path / "agent.lock").read_bytes() == encode_starts(starts_of(tmp_path))
+
+
 def test_the_file_stays_within_one_block(tmp_path: Path) -> None:
     for _ in range(60):
         open_store(tmp_path).close()
