@@ -65,13 +65,13 @@ class Bundle:
     Attributes:
         state_dir: where the journal is.
         redaction: the rule, or None for the original bytes.
-        exported: manifest entries of the members so far.
+        exported: manifest entries of the members so far, each as JSON: there can be very many.
         damaged: manifest entries of what is no valid file of a journal.
     """
 
     state_dir: Path
     redaction: Redaction | None
-    exported: list[dict[str, Any]] = field(default_factory=list)
+    exported: list[str] = field(default_factory=list)
     damaged: list[dict[str, Any]] = field(default_factory=list)
     _fs: RealFs = field(default_factory=RealFs)
     _segments: int = 0
@@ -97,11 +97,11 @@ class Bundle:
             "schema": MANIFEST_SCHEMA,
             "program": program,
             "redacted": self.redaction is not None,
-            "members": self.exported,
             "damaged": self.damaged,
         }
-        text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
-        return Member(path=MANIFEST, data=text.encode("utf-8", "backslashreplace") + b"\n")
+        members = ",\n".join(self.exported)
+        text = f'{_json(document)[:-1]},"members":[\n{members}\n]}}\n'
+        return Member(path=MANIFEST, data=text.encode("utf-8", "backslashreplace"))
 
     def _folder(
         self,
@@ -162,7 +162,7 @@ class Bundle:
 
     def _note(self, path: str, data: bytes, original: _Original) -> Member:
         entry = {"path": path, "bytes": len(data), "sha256": sha256(data).hexdigest()}
-        self.exported.append(entry | {"original": original.members()})
+        self.exported.append(_json(entry | {"original": original.members()}))
         return Member(path=path, data=data)
 
     def _shown(self, path: str) -> str:
@@ -221,6 +221,10 @@ class Bundle:
         for segment in _joined(parts):
             self._segments += 1
             yield f"{self._segments:08d}.seg", segment
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 _LIMITS = {"": max(MAX_CURSOR_BYTES, MAX_CONTENT), OPS: MAX_RECORD_BYTES, GAPS: MAX_GAP_BYTES}

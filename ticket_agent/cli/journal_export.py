@@ -140,6 +140,8 @@ def _add(archive: tarfile.TarFile, member: Member) -> None:
     info = tarfile.TarInfo(f"{TOP}/{member.path}")
     info.size, info.mode = len(member.data), 0o600
     archive.addfile(info, io.BytesIO(member.data))
+    # The library keeps every header for readers; a journal may have any number of files.
+    archive.members.clear()  # type: ignore[attr-defined]
 
 
 def _say(target: str, bundle: Bundle, size: int, *, as_json: bool) -> None:

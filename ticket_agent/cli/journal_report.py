@@ -38,7 +38,11 @@ MOST = 2_000
 )
 @selection_options
 @click.option(
-    "--limit", type=click.IntRange(1, 20_000), default=MOST, show_default=True, help="Newest operations."
+    "--limit",
+    type=click.IntRange(1, 20_000),
+    default=MOST,
+    show_default=True,
+    help="Only so many, the newest.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line about the page.")
