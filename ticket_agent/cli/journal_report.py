@@ -42,7 +42,7 @@ MOST = 2_000
     type=click.IntRange(1, 20_000),
     default=MOST,
     show_default=True,
-    help="Only so many, the newest.",
+    help="Newest ones only.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line about the page.")
