@@ -13,13 +13,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ticket_agent.journal.errors import FenceHeldError, JournalIoError, StateDirError
+from ticket_agent.journal.starts import MAX_CONTENT, Start, encode_starts, parse_starts
 from ticket_agent.journal.state_dir import LOCK
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
     from ticket_agent.journal.fs import Fs
 
-__all__ = ["Fence", "FenceOwner", "fence_owner"]
+__all__ = ["Fence", "FenceOwner", "fence_owner", "read_starts"]
 
-_MAX_CONTENT = 512
-_CONTENT = re.compile(r"pid=([0-9]{1,10}) boot_id=(\S{1,64}) started_unix_ms=([0-9]{1,19})\n")
 # A reader that asks who the owner is holds the lock for microseconds; a second look tells it from an owner.
 _ATTEMPTS = 3
 _PAUSE_S = 0.01
@@ -52,8 +50,9 @@ class Fence:
     alive.
     """
 
-    def __init__(self, fds: tuple[int, ...]) -> None:
+    def __init__(self, fds: tuple[int, ...], starts: tuple[Start, ...] = ()) -> None:
         self._fds = fds
+        self._starts = starts
 
     @classmethod
     def acquire(
@@ -63,9 +62,10 @@ class Fence:
         *,
         boot_id: str,
         now_unix_ms: int,
+        agent_version: str | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> Fence:
-        """Take the fence of the state directory that ``root_fd`` is open on.
+        """Take the fence of the state directory that ``root_fd`` is open on, and write down who did.
 
         Raises:
             FenceHeldError: another process has it.
@@ -76,19 +76,30 @@ class Fence:
         try:
             fds.append(_lock_directory(root_fd, pause))
             fds.append(_lock_file(fs, root_fd, pause))
-            owner = f"pid={os.getpid()} boot_id={boot_id} started_unix_ms={max(0, now_unix_ms)}\n"
-            os.ftruncate(fds[-1], 0)
-            os.pwrite(fds[-1], owner.encode(), 0)
+            mine = Start(
+                pid=os.getpid(), boot_id=boot_id, started_unix_ms=max(0, now_unix_ms), agent=agent_version
+            )
+            starts = (*parse_starts(os.pread(fds[-1], MAX_CONTENT, 0)), mine)
+            _write_starts(fds[-1], starts)
         except BaseException as error:
             for fd in fds:
                 os.close(fd)
             if isinstance(error, OSError):
                 raise JournalIoError(f"the lock file {LOCK} cannot be used: {error}") from error
             raise
-        return cls(tuple(fds))
+        return cls(tuple(fds), starts)
 
-    def release(self) -> None:
-        """Give the fence back; the file stays, because removing it could take it away from the next owner."""
+    def release(self, *, stopped_unix_ms: int | None = None) -> None:
+        """Give the fence back; the file stays, because removing it could take it away from the next owner.
+
+        Args:
+            stopped_unix_ms: the process ends in order at this time; None leaves the end unsaid.
+        """
+        if self._fds and self._starts and stopped_unix_ms is not None:
+            last = replace(self._starts[-1], stopped_unix_ms=max(0, stopped_unix_ms))
+            # Nothing depends on this line, so nothing that was done may seem to fail because of it.
+            with suppress(OSError):
+                _write_starts(self._fds[-1], (*self._starts[:-1], last))
         for fd in self._fds:
             with suppress(OSError):
                 os.close(fd)
@@ -114,6 +125,27 @@ def fence_owner(root_fd: int) -> FenceOwner | None:
         return _read_owner(fd) if held or _is_held(fd) else None
     finally:
         os.close(fd)
+
+
+def read_starts(root_fd: int) -> tuple[Start, ...]:
+    """Return what the owners so far wrote down, oldest first; empty where that cannot be read."""
+    try:
+        fd = os.open(LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=root_fd)
+    except OSError:
+        return ()
+    try:
+        return parse_starts(os.pread(fd, MAX_CONTENT, 0))
+    except OSError:
+        return ()
+    finally:
+        os.close(fd)
+
+
+def _write_starts(fd: int, starts: tuple[Start, ...]) -> None:
+    content = encode_starts(starts)
+    # Written before it is cut: a process that dies in between leaves whole lines in front.
+    os.pwrite(fd, content, 0)
+    os.ftruncate(fd, len(content))
 
 
 def _lock_directory(root_fd: int, pause: Callable[[float], None]) -> int:
@@ -197,8 +229,8 @@ def _is_named(fd: int, root_fd: int) -> bool:
 
 
 def _read_owner(fd: int) -> FenceOwner:
-    content = os.pread(fd, _MAX_CONTENT, 0).decode("ascii", "replace")
-    match = _CONTENT.fullmatch(content)
-    if match is None:
+    starts = parse_starts(os.pread(fd, MAX_CONTENT, 0))
+    if not starts:
         return FenceOwner()
-    return FenceOwner(pid=int(match[1]), boot_id=match[2], started_unix_ms=int(match[3]))
+    last = starts[-1]
+    return FenceOwner(pid=last.pid, boot_id=last.boot_id, started_unix_ms=last.started_unix_ms)

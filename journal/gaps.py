@@ -33,6 +33,7 @@ __all__ = [
     "acknowledgements_in",
     "covers",
     "decode_acknowledgement",
+    "encode_acknowledgement",
     "read_acknowledgements",
 ]
 
@@ -88,14 +89,13 @@ def acknowledge_gap(
     value = Acknowledgement(
         epoch=epoch, first=first, through=through, reason=reason, by=by, unix_ms=max(0, clock())
     )
-    body = {name: getattr(value, name) for name in value.__dataclass_fields__}
     seam = fs or RealFs()
     try:
         fd = open_gaps(state_dir, seam)
     except OSError as error:
         raise JournalIoError(f"{state_dir / GAPS} cannot be opened: {error}") from error
     try:
-        replace_file(seam, fd, value.name, seal(Kind.GAP, body), new=True)
+        replace_file(seam, fd, value.name, encode_acknowledgement(value), new=True)
     except ReplaceError as error:
         if error.errno == errno.EEXIST:
             raise GapError(
@@ -105,6 +105,11 @@ def acknowledge_gap(
     finally:
         os.close(fd)
     return value
+
+
+def encode_acknowledgement(value: Acknowledgement) -> bytes:
+    """Return the file of an acknowledgement."""
+    return seal(Kind.GAP, {name: getattr(value, name) for name in value.__dataclass_fields__})
 
 
 def decode_acknowledgement(data: bytes, *, name: str | None = None) -> Acknowledgement:

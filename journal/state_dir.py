@@ -2,7 +2,7 @@
 
 ::
 
-    <state_dir>/agent.lock      the fence
+    <state_dir>/agent.lock      the fence, and who held it
                 cursor.json     where reading goes on
                 reserve         space held for outcomes
                 ops/            one record per operation

@@ -102,7 +102,7 @@ class JournalStore:
             state_dir: created with mode 0700 if absent.
             clock: wall clock in Unix milliseconds.
             boot_id: identity of the host's present boot, one line of 1..=64 bytes without blanks.
-            agent_version: one line of 1..=64 bytes.
+            agent_version: one line of 1..=64 bytes; a start id behind ``+`` tells one process from the next.
             fs: the file system; the operating system's if None.
             limits: space and retention; the defaults if None.
 
@@ -119,7 +119,9 @@ class JournalStore:
         seam = fs or RealFs()
         dirs = create_state_dir(state_dir, seam)
         try:
-            fence = Fence.acquire(seam, dirs.root, boot_id=boot_id, now_unix_ms=clock())
+            fence = Fence.acquire(
+                seam, dirs.root, boot_id=boot_id, now_unix_ms=clock(), agent_version=agent_version
+            )
         except BaseException:
             dirs.close()
             raise
@@ -134,7 +136,7 @@ class JournalStore:
                 limits=limits or Limits(),
             )
         except BaseException as error:
-            fence.release()
+            fence.release(stopped_unix_ms=clock())
             dirs.close()
             if isinstance(error, OSError):
                 raise JournalIoError(f"the state directory {state_dir} cannot be read: {error}") from error
@@ -156,13 +158,13 @@ class JournalStore:
         self.close()
 
     def close(self) -> None:
-        """Give the fence back; nothing can be written afterwards. Closing again does nothing."""
+        """End in order and give the fence back; nothing can be written afterwards. Again it does nothing."""
         if self._closed:
             return
         # The numbers of closed descriptors may already belong to other files.
         self._closed = True
         self._writer.close()
-        self._fence.release()
+        self._fence.release(stopped_unix_ms=self._now())
         self._dirs.close()
 
     @property

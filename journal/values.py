@@ -61,9 +61,17 @@ _NAME = re.compile(r"([0-9]{20})-([0-9a-f]{16})\.rec")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """When, in which boot and by which agent version a state was reached.
+    """When, in which boot and by which agent a state was reached.
 
     The clock is information for people; nothing is decided by comparing two entries' times.
+
+    Attributes:
+        state: the state that was reached.
+        unix_ms: wall-clock time, Unix milliseconds.
+        boot_id: identity of the host's boot.
+        agent: the agent's version, then ``+`` and a start id of 8 hex digits drawn anew by each process: two
+            entries of one boot with different start ids have a restart between them. Agents before that wrote
+            the version alone.
     """
 
     state: State

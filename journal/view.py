@@ -13,7 +13,7 @@ from ticket_agent.journal.archive import MAX_SEGMENT_BYTES, Segment, is_segment,
 from ticket_agent.journal.atomic import is_temporary
 from ticket_agent.journal.cursor import MAX_CURSOR_BYTES, Cursor, decode_cursor, load_cursor
 from ticket_agent.journal.errors import JournalIoError, RecordError, StateDirError
-from ticket_agent.journal.fence import FenceOwner, fence_owner
+from ticket_agent.journal.fence import FenceOwner, fence_owner, read_starts
 from ticket_agent.journal.fs import RealFs
 from ticket_agent.journal.gaps import (
     MAX_GAP_BYTES,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.journal.fs import Fs
     from ticket_agent.journal.space import Limits
+    from ticket_agent.journal.starts import Start
     from ticket_agent.journal.table import RecordTable
 
 _T = TypeVar("_T")
@@ -50,6 +51,7 @@ class JournalView:
         acknowledgements: valid acknowledgements of gaps.
         segments: names of the archive's segments, oldest first; their records are read by ``read_archive``.
         owner: who holds the fence now, or None.
+        starts: who held it, oldest first, as far as the fence's file still says.
     """
 
     records: RecordTable
@@ -59,6 +61,7 @@ class JournalView:
     acknowledgements: tuple[Acknowledgement, ...]
     segments: tuple[str, ...]
     owner: FenceOwner | None
+    starts: tuple[Start, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,7 @@ def read_journal(state_dir: Path) -> JournalView:
             acknowledgements=_in_directory(state_dir / GAPS, lambda fd: acknowledgements_in(fs, fd), ()),
             segments=tuple(_in_directory(state_dir / ARCHIVE, lambda fd: segment_names(fs, fd), [])),
             owner=fence_owner(root),
+            starts=read_starts(root),
         )
     finally:
         os.close(root)

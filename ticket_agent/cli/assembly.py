@@ -39,6 +39,7 @@ __all__ = [
     "opened_store",
     "pid",
     "provider_table",
+    "start_name",
     "stop_on_signals",
 ]
 
@@ -54,6 +55,11 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return "unknown"
+
+
+def start_name(draw: Callable[[int], bytes] = os.urandom) -> str:
+    """The version and a start id: what tells this process from the next one in a record's history."""
+    return f"{__version__}+{draw(4).hex()}"
 
 
 def events_for(config: AgentConfig) -> EventLog:
@@ -132,7 +138,7 @@ def opened_store(config: AgentConfig, limits: Limits | None = None) -> Iterator[
             config.state_dir,
             clock=now_ms,
             boot_id=boot_id(),
-            agent_version=__version__,
+            agent_version=start_name(),
             limits=limits or limits_of(config),
         )
     except FenceHeldError as error:

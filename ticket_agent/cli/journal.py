@@ -10,10 +10,12 @@ import click
 
 from ticket_agent.cli.assembly import now_ms
 from ticket_agent.cli.journal_explain import explain_operation
+from ticket_agent.cli.journal_export import export
 from ticket_agent.cli.journal_gc import collect_garbage
 from ticket_agent.cli.journal_list import list_operations
 from ticket_agent.cli.journal_records import find, full
 from ticket_agent.cli.journal_replay import replay_operations
+from ticket_agent.cli.journal_report import report
 from ticket_agent.cli.journal_resolve import resolve_operation
 from ticket_agent.cli.options import default_state_dir, login_name, state_dir_option
 from ticket_agent.cli.output import emit_json, fail, plain, stamp, state_text, styled
@@ -23,7 +25,7 @@ from ticket_agent.exits import Exit
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ticket_agent.journal.record import Record
+    from ticket_agent.journal.record import HistoryEntry, Record
     from ticket_agent.journal.view import JournalView
 
 __all__ = ["journal"]
@@ -147,6 +149,13 @@ def _what_is_still_held(view: JournalView) -> str:
     return f"the held gap {held.first}..{held.through} of epoch {held.epoch} is NOT covered yet"
 
 
+def _restarted(before: HistoryEntry, after: HistoryEntry) -> str:
+    """What lies between two entries, as far as they tell."""
+    if after.boot_id != before.boot_id:
+        return styled("  (host rebooted)", "magenta")
+    return styled("  (agent restarted)", "magenta") if after.agent != before.agent else ""
+
+
 def _print_full(record: Record) -> None:
     shown = full(record)
     click.echo(f"operation  {record.key}   (ops/{record.name})")
@@ -155,13 +164,13 @@ def _print_full(record: Record) -> None:
     click.echo(f"request    {plain(shown['request'])}")
     click.echo("timeline")
     before: int | None = None
-    boot = record.history[0].boot_id
+    last = record.history[0]
     for entry in record.history:
         took = f"+{entry.unix_ms - before} ms" if before is not None else ""
-        restarted = styled("  (host rebooted)", "magenta") if entry.boot_id != boot else ""
+        restarted = _restarted(last, entry)
         padding = " " * (_STATE_WIDTH - len(entry.state.value)) if took or restarted else ""
         click.echo(f"  {stamp(entry.unix_ms)}  {state_text(entry.state.value)}{padding}{took}{restarted}")
-        before, boot = entry.unix_ms, entry.boot_id
+        before, last = entry.unix_ms, entry
     if record.uncertain is not None:
         decided = [entry.unix_ms for entry in record.history if entry.state.value == _DECIDED]
         until = stamp(decided[0]) if decided else "now"
@@ -195,3 +204,5 @@ journal.add_command(explain_operation)
 journal.add_command(replay_operations)
 journal.add_command(resolve_operation)
 journal.add_command(collect_garbage)
+journal.add_command(report)
+journal.add_command(export)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.view import JournalView
 
-__all__ = ["Moment", "Selection", "list_operations"]
+__all__ = ["Moment", "Selection", "list_operations", "selection_options"]
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 STATES = ("prepared", "executing", "provider-result-persisted", "result-published", "terminal")
 WATCH_PERIOD_S = 0.5
@@ -118,20 +121,36 @@ def _within(value: int, low: int | None, high: int | None) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
 
 
+_SELECTION = (
+    click.argument("prefixes", nargs=-1, metavar="[PREFIX]..."),
+    click.option(
+        "--state",
+        "states",
+        multiple=True,
+        type=click.Choice(STATES),
+        help="Only this state; may be repeated.",
+    ),
+    click.option("--action", "actions", multiple=True, help="Only this action; may be repeated."),
+    click.option("--worker", "workers", multiple=True, help="Only this receipt Worker; may be repeated."),
+    click.option("--subject", "subjects", multiple=True, help="Only this subject; may be repeated."),
+    click.option("--from", "first", type=click.IntRange(1), help="From this admission sequence on."),
+    click.option("--through", type=click.IntRange(1), help="Up to this admission sequence."),
+    click.option("--since", type=Moment(), help="Changed since then: a UTC ISO time, or an age like 2h."),
+    click.option("--until", type=Moment(), help="Changed until then: a UTC ISO time, or an age like 2h."),
+    click.option("--uncertain", is_flag=True, help="Only operations whose outcome is unknown."),
+)
+
+
+def selection_options(command: CommandT) -> CommandT:
+    """The members of a :class:`Selection` as options, for every command that takes some of the operations."""
+    for decorate in reversed(_SELECTION):
+        command = decorate(command)
+    return command
+
+
 @click.command(name="list")
 @state_dir_option
-@click.argument("prefixes", nargs=-1, metavar="[PREFIX]...")
-@click.option(
-    "--state", "states", multiple=True, type=click.Choice(STATES), help="Only this state; may be repeated."
-)
-@click.option("--action", "actions", multiple=True, help="Only this action; may be repeated.")
-@click.option("--worker", "workers", multiple=True, help="Only this receipt Worker; may be repeated.")
-@click.option("--subject", "subjects", multiple=True, help="Only this subject; may be repeated.")
-@click.option("--from", "first", type=click.IntRange(1), help="From this admission sequence on.")
-@click.option("--through", type=click.IntRange(1), help="Up to this admission sequence.")
-@click.option("--since", type=Moment(), help="Changed since then: a UTC ISO time, or an age like 2h.")
-@click.option("--until", type=Moment(), help="Changed until then: a UTC ISO time, or an age like 2h.")
-@click.option("--uncertain", is_flag=True, help="Only operations whose outcome is unknown.")
+@selection_options
 @click.option("--watch", is_flag=True, help="Go on and show changes until SIGINT or SIGTERM.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per operation (NDJSON).")
 def list_operations(*, state_dir: Path | None, watch: bool, as_json: bool, **asked: Any) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from ticket_agent.journal.text import plain, stamp
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -50,13 +52,6 @@ def fail(text: str, code: Exit) -> NoReturn:
     sys.exit(int(code))
 
 
-def plain(text: str) -> str:
-    """Return ``text`` with everything that is not printable escaped: a terminal shows it and does no more."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
 def emit_json(kind: str, document: Mapping[str, Any]) -> None:
     """Print one JSON line of the versioned output schema."""
     click.echo(json.dumps({"schema": OUTPUT_SCHEMA, "kind": kind, **document}, separators=(",", ":")))
@@ -87,17 +82,6 @@ def _span(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"  # noqa: PLR2004 - precision of display
-
-
-def stamp(unix_ms: int) -> str:
-    """UTC time in ISO form with milliseconds; a time no calendar holds as its number."""
-    from datetime import UTC, datetime  # noqa: PLC0415 - start-up time
-
-    try:
-        moment = datetime.fromtimestamp(unix_ms // 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"unix {unix_ms} ms"
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{unix_ms % 1000:03d}Z"
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
