@@ -208,6 +208,11 @@ class Record:
         return self.state is State.TERMINAL
 
     @property
+    def outcome_unknown(self) -> bool:
+        """It is noted that nobody can tell whether the effect happened, and no end of that is known yet."""
+        return self.uncertain is not None and self.result is None
+
+    @property
     def name(self) -> str:
         """Name of the record's file."""
         return record_name(self.sequence, self.key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ticket_agent.agent.feed import Feed
 from ticket_agent.agent.intake import Intake
@@ -31,18 +31,17 @@ from ticket_agent.protocol.paths import LIFECYCLE_STATE, TicketPaths
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.feed import Look
     from ticket_agent.agent.notify import ServiceNotifier
     from ticket_agent.agent.providers import ProviderTable
-    from ticket_agent.agent.statusfile import StatusFile
     from ticket_agent.config import AgentConfig
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
 
-__all__ = ["Agent", "PassSummary", "Totals"]
+__all__ = ["Agent", "PassSummary", "Report", "Totals"]
 
 CURSOR_STRIDE = 32
 """Ended operations between two saves of the cursor while the agent is busy."""
@@ -68,6 +67,7 @@ _WAITED_FOR = (
 )
 """What stops one operation for a while and no other: an odd answer, an odd value, a full disk."""
 
+_CONNECTED = "connected"
 _UNDECIDED = (State.PREPARED, State.EXECUTING)
 _UNPUBLISHED = (State.PREPARED, State.EXECUTING, State.PERSISTED)
 
@@ -95,6 +95,16 @@ class Totals:
     ended: int = 0
     outages: int = 0
     by_outcome: dict[str, int] = field(default_factory=dict)
+
+
+class Report(Protocol):
+    """Shows others how the agent stands; whatever goes wrong with that is its own affair."""
+
+    def write_if_due(self, agent: Agent) -> None:
+        """Called after every pass."""
+
+    def write(self, agent: Agent) -> None:
+        """Called once more at the end."""
 
 
 class Agent:
@@ -160,6 +170,16 @@ class Agent:
         for record in store.open_records():
             self._carry(record)
 
+    @property
+    def connected(self) -> bool:
+        """Whether the last round could use the hive."""
+        return self.hive_state == _CONNECTED
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions with the hive were opened since the process started."""
+        return self._namespace.session
+
     # -- one pass --------------------------------------------------------------------------------------------
 
     def pass_once(self, stop: threading.Event) -> PassSummary:
@@ -185,6 +205,7 @@ class Agent:
                 summary.admitted += 1
         self._drive(summary, stop)
         self._maintain(summary)
+        self.hive_state = _CONNECTED
         return summary
 
     def _forgotten(self, look: Look) -> str | None:
@@ -322,7 +343,7 @@ class Agent:
 
     # -- the loop --------------------------------------------------------------------------------------------
 
-    def run(self, stop: threading.Event, *, notifier: ServiceNotifier, status: StatusFile) -> None:
+    def run(self, stop: threading.Event, *, notifier: ServiceNotifier, reports: Sequence[Report]) -> None:
         """Pass after pass until ``stop`` is set; an unreachable hive is waited for.
 
         Raises:
@@ -332,19 +353,22 @@ class Agent:
         announced = False
         while not stop.is_set():
             pause = self._one_round(stop, first=not announced)
-            if self.hive_state == "connected" and not announced:
+            if self.connected and not announced:
                 announced = True
                 notifier.ready("serving the hive")
             notifier.alive()
-            status.write_if_due(self)
+            for report in reports:
+                report.write_if_due(self)
             if notifier.watchdog_s is not None:
                 pause = min(pause, notifier.watchdog_s / 3)
             stop.wait(pause)
         notifier.stopping()
         self.save_cursor()
-        status.write(self)
+        for report in reports:
+            report.write(self)
 
     def _one_round(self, stop: threading.Event, *, first: bool) -> float:
+        was_connected = self.connected
         try:
             summary = self.pass_once(stop)
         except HiveAuthError:
@@ -353,8 +377,7 @@ class Agent:
             return self._outage("the hive refuses our credential")
         except HiveError as error:
             return self._outage(str(error))
-        if self.hive_state != "connected":
-            self.hive_state = "connected"
+        if not was_connected:
             self._events.settled("hive-unavailable", "hive")
             self._events.emit("info", "hive-connected", session=self._namespace.session)
         self._outage_s = 0.2

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.loop import Agent
+    from ticket_agent.agent.metrics import Meter
     from ticket_agent.config import AgentConfig
     from ticket_agent.hive.console.client import ConsoleNamespace
     from ticket_agent.journal.store import JournalStore
@@ -102,8 +104,8 @@ def console(config: AgentConfig) -> ConsoleNamespace:
 
 
 @contextlib.contextmanager
-def opened_store(config: AgentConfig) -> Iterator[JournalStore]:
-    """The journal under its fence."""
+def opened_store(config: AgentConfig, meter: Meter | None = None) -> Iterator[JournalStore]:
+    """The journal under its fence; with a meter, one that is timed."""
     from ticket_agent.agent.keys import V2_FAMILY  # noqa: PLC0415 - start-up time
     from ticket_agent.journal.errors import (  # noqa: PLC0415 - start-up time
         FenceHeldError,
@@ -117,8 +119,13 @@ def opened_store(config: AgentConfig) -> Iterator[JournalStore]:
         retain_records=config.retention.keep_records,
         fenced_families=frozenset({V2_FAMILY}),
     )
+    open_journal = JournalStore.open
+    if meter is not None:
+        from ticket_agent.agent.metered import MeteredStore  # noqa: PLC0415 - only where metrics are on
+
+        open_journal = partial(MeteredStore.open_metered, meter=meter)
     try:
-        store = JournalStore.open(
+        store = open_journal(
             config.state_dir, clock=now_ms, boot_id=boot_id(), agent_version=__version__, limits=limits
         )
     except FenceHeldError as error:
@@ -186,7 +193,7 @@ def exit_of(agent: Agent, store: JournalStore) -> Exit:
         or agent.unparsable
     ):
         return Exit.DEGRADED
-    if any(record.uncertain is not None for record in store.open_records()):
+    if any(record.outcome_unknown for record in store.open_records()):
         return Exit.UNCERTAIN
     return Exit.OK
 
