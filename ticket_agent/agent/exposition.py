@@ -166,7 +166,7 @@ class Textfile:
     """One file in the text format, replaced as a whole and readable for everybody; it is never synced."""
 
     def __init__(self, path: Path, *, pid: int) -> None:
-        self._path = path
+        self.path = path
         # Collectors read what ends in `.prom`; this name does not.
         self._temporary = path.with_name(f".{path.name}.{pid}.tmp")
 
@@ -184,7 +184,7 @@ class Textfile:
                 stream.write(data)
                 # The collector is another user, whatever our umask says.
                 os.fchmod(stream.fileno(), 0o644)
-            self._temporary.rename(self._path)
+            self._temporary.rename(self.path)
         except OSError:
             with contextlib.suppress(OSError):
                 self._temporary.unlink()
@@ -241,6 +241,7 @@ class MetricsReport:
         try:
             textfile.write(generate_latest(self.registry))
         except OSError as error:
-            self._events.once("warning", "metrics-textfile-unwritable", "textfile", str(error))
+            detail = f"{textfile.path} cannot be written: {error.strerror or error}"
+            self._events.once("warning", "metrics-textfile-unwritable", "textfile", detail)
         else:
             self._events.settled("metrics-textfile-unwritable", "textfile")
