@@ -19,6 +19,8 @@ from metrics_support import Scrape, scrape_of
 
 from ticket_agent.agent.exposition import MetricsReport, Textfile
 from ticket_agent.agent.metrics import BUCKETS_S, Meter
+from ticket_agent.cli.assembly import exit_of
+from ticket_agent.exits import Exit
 from ticket_agent.hive.reference import ConsoleServer, Fault, FaultKind, ReferenceHive
 from ticket_agent.journal.errors import JournalPoisonedError
 from ticket_agent.journal.transitions import State
@@ -169,6 +171,25 @@ def test_an_unknown_outcome_is_counted_and_ages_between_two_passes(
     age = "oldest_uncertain_operation_age_seconds"
     assert [found(age) for found in (certain, first, later, backwards, settled)] == [0, 1.5, 61.5, 0, 0]
     assert first("operations", action=GRANT, state="executing") == 1
+
+
+def test_an_outcome_that_is_known_and_not_published_yet_is_not_uncertain(
+    tmp_path: Path, clock: ManualClock, lab: tuple[ReferenceHive, ConsoleServer]
+) -> None:
+    hive, server = lab
+    _submit(hive, 1)
+    blind(server)
+    with watched(server, tmp_path, clock) as agent:
+        agent.bench.passes(1)
+        agent.bench.until(lambda: agent.bench.record("t1").outcome_unknown)
+        assert exit_of(agent.bench.agent, agent.bench.store) is Exit.UNCERTAIN
+        hive.set_lifecycle("DRAINING")
+        server.faults.clear()
+        agent.bench.until(lambda: agent.bench.record("t1").state is State.PERSISTED)
+        agent.bench.passes(1)
+        assert agent.bench.record("t1").uncertain is not None
+        assert agent.scrape()("uncertain_operations") == 0
+        assert exit_of(agent.bench.agent, agent.bench.store) is Exit.OK
 
 
 def test_the_oldest_of_several_is_shown(

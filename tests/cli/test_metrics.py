@@ -85,7 +85,9 @@ def test_the_file_says_where_they_go(operator: Operator, hive: tuple[ReferenceHi
     assert Scrape(textfile.read_text()).get("build_info", version="0") is None
     # A single pass is over before it could be asked; it writes the file all the same.
     textfile.unlink()
-    assert operator.run("once", *operator.at(hive[1]), "--config", "agent.toml").code == Exit.OK
+    answer = operator.run("once", *operator.at(hive[1]), "--config", "agent.toml")
+    assert answer.code == Exit.OK
+    assert "metrics-served" not in answer.err
     assert Scrape(textfile.read_text())("hive_connected") == 1
 
 
