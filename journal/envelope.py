@@ -21,7 +21,15 @@ from typing import Any, NoReturn
 
 from ticket_agent.journal.errors import RecordError
 
-__all__ = ["Kind", "open_envelope", "parse_body", "seal", "split_envelopes"]
+__all__ = [
+    "Kind",
+    "encode_json",
+    "open_envelope",
+    "parse_body",
+    "seal",
+    "seal_text",
+    "split_envelopes",
+]
 
 _HEADER = re.compile(rb"ticket-agent-([a-z]{1,16})/v1 sha256=([0-9a-f]{64}) bytes=([1-9][0-9]{0,7})\n")
 _VERSION = re.compile(rb"ticket-agent-[a-z]{1,16}/v([0-9]{1,4}) ")
@@ -39,15 +47,36 @@ class Kind(StrEnum):
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
+def encode_json(value: object) -> str:
+    """Return ``value`` as it stands in a body.
+
+    Raises:
+        RecordError: the value cannot be written as JSON.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RecordError(f"the value cannot be written as JSON: {error}") from None
+
+
 def seal(kind: Kind, value: dict[str, Any]) -> bytes:
     """Return the file for ``value``.
 
     Raises:
         RecordError: the value cannot be written as JSON.
     """
+    return seal_text(kind, encode_json(value))
+
+
+def seal_text(kind: Kind, text: str) -> bytes:
+    """Return the file for an object that is JSON already.
+
+    Raises:
+        RecordError: the text cannot be written as UTF-8.
+    """
     try:
-        body = _ENCODER.encode(value).encode() + b"\n"
-    except (ValueError, TypeError, RecursionError) as error:
+        body = text.encode() + b"\n"
+    except UnicodeEncodeError as error:
         raise RecordError(f"the value cannot be written as JSON: {error}") from None
     digest = sha256(body).hexdigest()
     return f"ticket-agent-{kind}/v1 sha256={digest} bytes={len(body)}\n".encode() + body

@@ -97,9 +97,9 @@ class RealFs:
 
     def write(self, fd: int, data: bytes) -> None:
         """See :class:`Fs`."""
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
+        written = os.write(fd, data)
+        while written < len(data):
+            written += os.write(fd, memoryview(data)[written:])
 
     def fsync(self, fd: int) -> None:
         """See :class:`Fs`."""

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ticket_agent.journal import checks
-from ticket_agent.journal.envelope import Kind, open_envelope, parse_body, seal
+from ticket_agent.journal.envelope import Kind, open_envelope, parse_body, seal_text
 from ticket_agent.journal.errors import RecordError
 from ticket_agent.journal.outcome import Plan
+from ticket_agent.journal.record_text import plan_members, record_text
 from ticket_agent.journal.transitions import State
 from ticket_agent.journal.values import (
     MAX_EVIDENCE_BYTES,
@@ -30,18 +31,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ticket_agent.journal.outcome import JsonValue
+    from ticket_agent.journal.record_text import Parts
 
 __all__ = [
     "HistoryEntry",
     "ProviderResult",
     "Record",
+    "RecordEncoder",
     "Retained",
     "StagedResult",
     "Uncertainty",
     "bounded_evidence",
     "decode_for_retention",
     "decode_record",
-    "encode_owned",
     "encode_record",
     "own_plan",
     "own_result",
@@ -100,40 +102,30 @@ def encode_record(record: Record) -> bytes:
         own_plan(record.plan)
     if record.result is not None:
         own_result(record.result)
-    return encode_owned(record)
+    return _sealed(record, record_text(record, {}))
 
 
-def encode_owned(record: Record) -> bytes:
-    """As :func:`encode_record`, but take plan and evidence for plain JSON.
+class RecordEncoder:
+    """Encodes operations as they move; takes plans and evidence for plain JSON.
 
-    They are, if they were read from a file or went through :func:`own_plan` and :func:`own_result`.
+    They are, if they were read from a file or went through :func:`own_plan` and :func:`own_result`. What does
+    not change from one state to the next is encoded once and kept until the operation is terminal.
     """
-    body: dict[str, Any] = {
-        "key": record.key,
-        "family": record.family,
-        "epoch": record.epoch,
-        "sequence": record.sequence,
-        "state": record.state,
-        "request": _request_text(record.request),
-    }
-    if record.plan is not None:
-        body["plan"] = _plan_members(record.plan)
-    if record.uncertain is not None:
-        body["uncertain"] = {
-            "since_unix_ms": record.uncertain.since_unix_ms,
-            "detail": record.uncertain.detail,
-        }
-    if record.result is not None:
-        body["result"] = _result_members(record.result)
-    if record.staged is not None:
-        body["staged"] = {"path": record.staged.path, "line": record.staged.line}
-    if record.withdrawn is not None:
-        body["withdrawn"] = record.withdrawn
-    body["history"] = [
-        {"state": entry.state, "unix_ms": entry.unix_ms, "boot_id": entry.boot_id, "agent": entry.agent}
-        for entry in record.history
-    ]
-    data = seal(Kind.RECORD, body)
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Parts] = {}
+
+    def encode(self, record: Record) -> bytes:
+        """As :func:`encode_record`, but for owned values only."""
+        parts = self._parts.pop(record.key, None) or {}
+        data = _sealed(record, record_text(record, parts))
+        if not record.terminal:
+            self._parts[record.key] = parts
+        return data
+
+
+def _sealed(record: Record, text: str) -> bytes:
+    data = seal_text(Kind.RECORD, text)
     limit = MAX_RECORD_BYTES
     if record.state in (State.PREPARED, State.EXECUTING):
         limit -= OUTCOME_HEADROOM - (_NOTE_ROOM if record.uncertain is not None else 0)
@@ -144,26 +136,6 @@ def encode_owned(record: Record) -> bytes:
     if len(data) > _SMALLEST_BOUND:
         _check_sizes(record)
     return data
-
-
-def _request_text(request: bytes) -> str:
-    try:
-        return request.decode()
-    except UnicodeDecodeError:
-        raise RecordError("request must be UTF-8") from None
-
-
-def _plan_members(plan: Plan) -> dict[str, Any]:
-    return {"before": plan.before, "intent": plan.intent}
-
-
-def _result_members(result: ProviderResult) -> dict[str, Any]:
-    return {
-        "outcome": result.outcome,
-        "message": result.message,
-        "reconciled": result.reconciled,
-        "evidence": result.evidence,
-    }
 
 
 def decode_record(data: bytes, *, name: str | None = None) -> Record:
@@ -356,7 +328,7 @@ def _withdrawn(value: object) -> str:
 
 def _check_sizes(record: Record) -> None:
     if record.plan is not None:
-        _bounded_size(_plan_members(record.plan), "plan", MAX_PLAN_BYTES)
+        _bounded_size(plan_members(record.plan), "plan", MAX_PLAN_BYTES)
     if record.result is not None:
         _bounded_size(record.result.evidence, "result.evidence", MAX_EVIDENCE_BYTES)
 

@@ -28,8 +28,8 @@ from ticket_agent.journal.outcome import bounded_detail
 from ticket_agent.journal.record import (
     HistoryEntry,
     Record,
+    RecordEncoder,
     Uncertainty,
-    encode_owned,
     own_plan,
     own_result,
 )
@@ -83,6 +83,7 @@ class JournalStore:
         self._limits = limits
         self._writer = Writer(fs, dirs.root, limits)
         self._closed = False
+        self._encoder = RecordEncoder()
         self._load()
 
     @classmethod
@@ -260,8 +261,8 @@ class JournalStore:
         """
         self._writer.require_clean()
         before, state, history = self._step(key, Event.DISPATCH)
-        after = replace(before, state=state, history=history, plan=own_plan(plan))
-        data = encode_owned(after)
+        after = before.moved(state, history, plan=own_plan(plan))
+        data = self._encoder.encode(after)
         self._writer.require_free()
         self._writer.hold_reserve(self._index.executing + 1)
         return self._write(after, data, before=before)
@@ -300,18 +301,18 @@ class JournalStore:
     def publish(self, key: str) -> Record:
         """Journal that the root has the staged result."""
         before, state, history = self._step(key, Event.PUBLISH)
-        return self._commit(replace(before, state=state, history=history), before=before)
+        return self._commit(before.moved(state, history), before=before)
 
     def withdraw(self, key: str, reason: str) -> Record:
         """Journal that the root can never take the staged result, and why."""
         before, state, history = self._step(key, Event.WITHDRAW)
-        after = replace(before, state=state, history=history, withdrawn=bounded_detail(reason))
+        after = before.moved(state, history, withdrawn=bounded_detail(reason))
         return self._commit(after, before=before)
 
     def finish(self, key: str) -> Record:
         """Journal that nothing is left to do."""
         before, state, history = self._step(key, Event.FINISH)
-        return self._commit(replace(before, state=state, history=history), before=before)
+        return self._commit(before.moved(state, history), before=before)
 
     def save_cursor(self, cursor: Cursor) -> None:
         """Durably replace the cursor.
@@ -353,10 +354,8 @@ class JournalStore:
 
     def _persist(self, key: str, event: Event, result: ProviderResult, staged: StagedResult) -> Record:
         before, state, history = self._step(key, event)
-        return self._commit(
-            replace(before, state=state, history=history, result=own_result(result), staged=staged),
-            before=before,
-        )
+        after = before.moved(state, history, result=own_result(result), staged=staged)
+        return self._commit(after, before=before)
 
     def _step(self, key: str, event: Event) -> tuple[Record, State, tuple[HistoryEntry, ...]]:
         self._writer.require_usable()
@@ -367,7 +366,7 @@ class JournalStore:
         return record, state, (*record.history, self._entry(state))
 
     def _commit(self, after: Record, *, before: Record | None, outcome: bool = True) -> Record:
-        return self._write(after, encode_owned(after), before=before, outcome=outcome)
+        return self._write(after, self._encoder.encode(after), before=before, outcome=outcome)
 
     def _write(self, after: Record, data: bytes, *, before: Record | None, outcome: bool = True) -> Record:
         # An operation that was never dispatched loses nothing on a full disk: its decision can be taken

@@ -210,10 +210,44 @@ class Record:
         if self.withdrawn is not None:
             checks.line(self.withdrawn, "withdrawn", MAX_TEXT_BYTES)
 
+    def moved(
+        self,
+        state: State,
+        history: tuple[HistoryEntry, ...],
+        *,
+        plan: Plan | None = None,
+        result: ProviderResult | None = None,
+        staged: StagedResult | None = None,
+        withdrawn: str | None = None,
+    ) -> Record:
+        """Return the record in another state, with what came with that; all checks apply to it.
+
+        Written out, because a general copy costs as much as encoding the record.
+        """
+        return Record(
+            key=self.key,
+            family=self.family,
+            epoch=self.epoch,
+            sequence=self.sequence,
+            request=self.request,
+            state=state,
+            history=history,
+            plan=plan if plan is not None else self.plan,
+            uncertain=self.uncertain,
+            result=result if result is not None else self.result,
+            staged=staged if staged is not None else self.staged,
+            withdrawn=withdrawn,
+        )
+
     @property
     def terminal(self) -> bool:
         """Nothing is left to do for this operation."""
         return self.state is State.TERMINAL
+
+    @property
+    def outcome_unknown(self) -> bool:
+        """It is noted that nobody can tell whether the effect happened, and no end of that is known yet."""
+        return self.uncertain is not None and self.result is None
 
     @property
     def name(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,6 +19,7 @@ __all__ = [
     "ConsoleSettings",
     "GpuSettings",
     "LogSettings",
+    "MetricsSettings",
     "PollSettings",
     "RetentionSettings",
     "apply_manifest",
@@ -26,6 +28,7 @@ __all__ = [
 
 MAX_CONFIG_BYTES = 256 * 1024
 MAX_MANIFEST_BYTES = 1024 * 1024
+MAX_PORT = 65535
 HostName = Annotated[str, Field(pattern=r"^[!-~]{1,253}$")]
 HiveName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:][A-Za-z0-9._:-]{0,63}$")]
 
@@ -86,6 +89,59 @@ class LogSettings(_Settings):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+class MetricsSettings(_Settings):
+    """Prometheus metrics; off unless one of these is given.
+
+    Attributes:
+        listen: ``ADDRESS:PORT`` to answer ``GET /metrics`` on; loopback only, ``[::1]:9464`` for IPv6, port 0
+            for any free one.
+        textfile: absolute path of a file that ends in ``.prom``, for a collector that reads files.
+    """
+
+    listen: str | None = None
+    textfile: str | None = None
+
+    @field_validator("listen")
+    @classmethod
+    def _listens_on_loopback(cls, value: str | None) -> str | None:
+        if value is not None:
+            _loopback(value)
+        return value
+
+    @field_validator("textfile")
+    @classmethod
+    def _collectors_read_it(cls, value: str | None) -> str | None:
+        usable = value is None or (value.startswith("/") and value.endswith(".prom") and "\0" not in value)
+        if not usable:
+            message = "must be an absolute path that ends in .prom; collectors read no other files"
+            raise ValueError(message)
+        return value
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port to listen on, or None."""
+        return None if self.listen is None else _loopback(self.listen)
+
+
+def _loopback(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    digits = port.isascii() and port.isdigit() and len(port) <= len("65535")
+    if not colon or not digits or int(port) > MAX_PORT:
+        message = "must be ADDRESS:PORT, such as 127.0.0.1:9464"
+        raise ValueError(message)
+    try:
+        local = ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        message = (
+            "must be an address of this host's loopback, such as 127.0.0.1:9464; put a proxy in front of it"
+        )
+        raise ValueError(message)
+    return host, int(port)
+
+
 class AgentConfig(_Settings):
     """Everything the daemon needs to know.
 
@@ -111,6 +167,7 @@ class AgentConfig(_Settings):
     retention: RetentionSettings = RetentionSettings()
     gpu: GpuSettings = GpuSettings()
     log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
     @field_validator("mount")
     @classmethod

@@ -219,7 +219,7 @@ def _running(bench: Bench, tmp_path: Path, **environ: str) -> Iterator[tuple[Man
 
     def run() -> None:
         try:
-            bench.agent.run(bench.stop, notifier=notifier, status=status)
+            bench.agent.run(bench.stop, notifier=notifier, reports=[status])
         except Exception as error:  # noqa: BLE001 - handed to the test
             errors.append(error)
 

@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal_support import BOOT_ID, KEY, PLAN, REQUEST, RESULT, STAGED, VERSION
 
+from ticket_agent.journal.envelope import Kind, encode_json, seal
 from ticket_agent.journal.errors import RecordError
 from ticket_agent.journal.outcome import JsonValue, Plan
 from ticket_agent.journal.record import (
     HistoryEntry,
     ProviderResult,
     Record,
+    RecordEncoder,
     StagedResult,
     Uncertainty,
     bounded_evidence,
@@ -116,6 +118,64 @@ def test_a_record_comes_back_as_it_was(record: Record) -> None:
     data = encode_record(record)
     assert decode_record(data, name=record.name) == record
     assert encode_record(decode_record(data)) == data
+    assert seal(Kind.RECORD, json.loads(data.partition(b"\n")[2])) == data
+
+
+@given(records(), records(), st.booleans())
+def test_what_was_encoded_before_never_shows_in_another_record(
+    first: Record, second: Record, same_request: bool
+) -> None:
+    """The parts that an encoder keeps are used for what they were made from and nothing else."""
+    changes: dict[str, Any] = {"key": first.key}
+    if same_request:
+        changes["request"] = first.request
+    encoder = RecordEncoder()
+    assert encoder.encode(first) == encode_record(first)
+    assert encoder.encode(replace(second, **changes)) == encode_record(replace(second, **changes))
+    assert encoder.encode(first) == encode_record(first)
+
+
+@given(st.data(), records())
+def test_an_encoder_follows_an_operation_through_its_life(data: st.DataObject, last: Record) -> None:
+    encoder = RecordEncoder()
+    for count in range(1, len(last.history) + 1):
+        history = last.history[:count]
+        passed = {entry.state for entry in history}
+        record = replace(
+            last,
+            state=history[-1].state,
+            history=history,
+            plan=last.plan if State.EXECUTING in passed else None,
+            uncertain=last.uncertain if State.EXECUTING in passed and data.draw(st.booleans()) else None,
+            result=last.result if State.PERSISTED in passed else None,
+            staged=last.staged if State.PERSISTED in passed else None,
+            withdrawn=last.withdrawn if count == len(last.history) else None,
+        )
+        assert encoder.encode(record) == encode_record(record)
+    assert not encoder._parts or not last.terminal
+
+
+def test_what_does_not_change_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an operation with a large plan would pay for it at each of its five steps."""
+    encoded: list[object] = []
+
+    def counting(value: object) -> str:
+        encoded.append(value)
+        return encode_json(value)
+
+    monkeypatch.setattr("ticket_agent.journal.record_text.encode_json", counting)
+    encoder = RecordEncoder()
+    executing = record_of((State.PREPARED, State.EXECUTING))
+    request = executing.request.decode()
+    for _ in range(3):
+        encoder.encode(executing)
+    assert encoded.count(request) == 1
+    assert sum(isinstance(value, dict) for value in encoded) == 1
+
+
+@given(records())
+def test_a_record_that_moves_keeps_what_it_has(record: Record) -> None:
+    assert record.moved(record.state, record.history, withdrawn=record.withdrawn) == record
 
 
 @pytest.mark.parametrize("path", [PATHS[0], PATHS[-1]], ids=["prepared", "terminal"])

@@ -19,6 +19,7 @@ from hive_support import TOKEN, ManualClock, raw_grant
 from ticket_agent.agent.events import EventLog
 from ticket_agent.agent.keys import V2_FAMILY
 from ticket_agent.agent.loop import Agent
+from ticket_agent.agent.metered import MeteredStore
 from ticket_agent.agent.providers import ProviderTable
 from ticket_agent.config import AgentConfig, ConsoleSettings
 from ticket_agent.gpu.compat import compat_lease_providers
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from ticket_agent.agent.metrics import Meter
     from ticket_agent.journal.fs import Fs
     from ticket_agent.journal.values import Record
 
@@ -103,8 +105,12 @@ def agent_on(
     instance: str | None = None,
     boot_id: str = BOOT,
     serves: bool = True,
+    meter: Meter | None = None,
 ) -> Iterator[Bench]:
-    """An agent in this process over a real console; closing it leaves the journal as a clean stop would."""
+    """An agent in this process over a real console; closing it leaves the journal as a clean stop would.
+
+    With a meter its journal is the timed one, as when metrics are switched on.
+    """
     config = AgentConfig(
         state_dir=state_dir,
         console=ConsoleSettings(port=server.port, auth_token=TOKEN),
@@ -112,9 +118,14 @@ def agent_on(
     )
     limits = limits or Limits(fenced_families=frozenset({V2_FAMILY}))
     log = io.StringIO()
-    store = JournalStore.open(
-        state_dir, clock=clock, boot_id=boot_id, agent_version="test", fs=fs, limits=limits
-    )
+    if meter is not None:
+        store: JournalStore = MeteredStore.open_metered(
+            state_dir, meter=meter, clock=clock, boot_id=boot_id, agent_version="test", limits=limits
+        )
+    else:
+        store = JournalStore.open(
+            state_dir, clock=clock, boot_id=boot_id, agent_version="test", fs=fs, limits=limits
+        )
     with store:
         namespace = ConsoleNamespace(
             ConsoleConfig(host=server.host, port=server.port, token=TOKEN, use_lock=False), sleep=_brief_sleep

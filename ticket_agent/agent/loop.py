@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ticket_agent.agent.feed import Feed
 from ticket_agent.agent.intake import Intake
@@ -38,18 +38,17 @@ from ticket_agent.protocol.paths import LIFECYCLE_STATE, TicketPaths
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.feed import Look
     from ticket_agent.agent.notify import ServiceNotifier
     from ticket_agent.agent.providers import ProviderTable
-    from ticket_agent.agent.statusfile import StatusFile
     from ticket_agent.config import AgentConfig
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
 
-__all__ = ["Agent", "PassSummary", "Totals"]
+__all__ = ["Agent", "PassSummary", "Report", "Totals"]
 
 CURSOR_STRIDE = 32
 """Ended operations between two saves of the cursor while the agent is busy."""
@@ -75,6 +74,8 @@ _WAITED_FOR = (
 )
 """What stops one operation for a while and no other: an odd answer, an odd value, a full disk."""
 
+_CONNECTED = "connected"
+
 
 @dataclass(slots=True)
 class PassSummary:
@@ -99,6 +100,16 @@ class Totals:
     ended: int = 0
     outages: int = 0
     by_outcome: dict[str, int] = field(default_factory=dict)
+
+
+class Report(Protocol):
+    """Shows others how the agent stands; whatever goes wrong with that is its own affair."""
+
+    def write_if_due(self, agent: Agent) -> None:
+        """Called after every pass."""
+
+    def write(self, agent: Agent) -> None:
+        """Called once more at the end."""
 
 
 class Agent:
@@ -178,6 +189,11 @@ class Agent:
             dispatches=self._serves,
         )
 
+    @property
+    def connected(self) -> bool:
+        """Whether the last round could use the hive."""
+        return self.hive_state == _CONNECTED
+
     # -- one pass --------------------------------------------------------------------------------------------
 
     def pass_once(self, stop: threading.Event) -> PassSummary:
@@ -204,11 +220,12 @@ class Agent:
         self._drive(summary, stop)
         if self._serves:
             self._maintain(summary)
+        self.hive_state = _CONNECTED
         return summary
 
     @property
     def session(self) -> int:
-        """Number of the present session with the hive, 0 before the first."""
+        """Number of the present session with the hive, from 1 since the process started; 0 before it."""
         return self._namespace.session
 
     def _forgotten(self, look: Look) -> str | None:
@@ -340,7 +357,7 @@ class Agent:
 
     # -- the loop --------------------------------------------------------------------------------------------
 
-    def run(self, stop: threading.Event, *, notifier: ServiceNotifier, status: StatusFile) -> None:
+    def run(self, stop: threading.Event, *, notifier: ServiceNotifier, reports: Sequence[Report]) -> None:
         """Pass after pass until ``stop`` is set; an unreachable hive is waited for.
 
         Raises:
@@ -350,19 +367,22 @@ class Agent:
         announced = False
         while not stop.is_set():
             pause = self._one_round(stop, first=not announced)
-            if self.hive_state == "connected" and not announced:
+            if self.connected and not announced:
                 announced = True
                 notifier.ready("serving the hive")
             notifier.alive()
-            status.write_if_due(self)
+            for report in reports:
+                report.write_if_due(self)
             if notifier.watchdog_s is not None:
                 pause = min(pause, notifier.watchdog_s / 3)
             stop.wait(pause)
         notifier.stopping()
         self.save_cursor()
-        status.write(self)
+        for report in reports:
+            report.write(self)
 
     def _one_round(self, stop: threading.Event, *, first: bool) -> float:
+        was_connected = self.connected
         try:
             summary = self.pass_once(stop)
         except HiveAuthError:
@@ -371,8 +391,7 @@ class Agent:
             return self._outage("the hive refuses our credential")
         except HiveError as error:
             return self._outage(str(error))
-        if self.hive_state != "connected":
-            self.hive_state = "connected"
+        if not was_connected:
             self._events.settled("hive-unavailable", "hive")
             self._events.emit("info", "hive-connected", session=self._namespace.session)
         self._outage_s = 0.2

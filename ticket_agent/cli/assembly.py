@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.loop import Agent
+    from ticket_agent.agent.metrics import Meter
     from ticket_agent.agent.providers import ProviderTable
     from ticket_agent.config import AgentConfig
     from ticket_agent.hive.console.client import ConsoleNamespace
@@ -124,8 +126,10 @@ def limits_of(config: AgentConfig) -> Limits:
 
 
 @contextlib.contextmanager
-def opened_store(config: AgentConfig, limits: Limits | None = None) -> Iterator[JournalStore]:
-    """The journal under its fence; with the configured limits unless others are given."""
+def opened_store(
+    config: AgentConfig, *, limits: Limits | None = None, meter: Meter | None = None
+) -> Iterator[JournalStore]:
+    """The journal under its fence, with the configured limits unless others are given; timed by a meter."""
     from ticket_agent.journal.errors import (  # noqa: PLC0415 - start-up time
         FenceHeldError,
         JournalError,
@@ -133,8 +137,13 @@ def opened_store(config: AgentConfig, limits: Limits | None = None) -> Iterator[
     )
     from ticket_agent.journal.store import JournalStore  # noqa: PLC0415 - start-up time
 
+    open_journal = JournalStore.open
+    if meter is not None:
+        from ticket_agent.agent.metered import MeteredStore  # noqa: PLC0415 - only where metrics are on
+
+        open_journal = partial(MeteredStore.open_metered, meter=meter)
     try:
-        store = JournalStore.open(
+        store = open_journal(
             config.state_dir,
             clock=now_ms,
             boot_id=boot_id(),
@@ -220,7 +229,7 @@ def exit_of(agent: Agent, store: JournalStore) -> Exit:
         or agent.unparsable
     ):
         return Exit.DEGRADED
-    if any(record.uncertain is not None for record in store.open_records()):
+    if any(record.outcome_unknown for record in store.open_records()):
         return Exit.UNCERTAIN
     return Exit.OK
 

@@ -108,7 +108,7 @@ def _move(config: AgentConfig, limits: Limits, asked: AgentConfig | None) -> tup
     from ticket_agent.journal.errors import JournalError, JournalPoisonedError  # noqa: PLC0415 - start-up time
 
     moved = 0
-    with opened_store(config, limits) as store:
+    with opened_store(config, limits=limits) as store:
         # Under the fence: no agent takes a ticket that this look does not see.
         keep = _keep(journal_view(config.state_dir), asked)
         try:

@@ -30,7 +30,7 @@ def request_of(record: Record) -> dict[str, Any]:
 
 def is_uncertain(record: Record) -> bool:
     """Whether the outcome of an open operation was noted as unknown."""
-    return record.uncertain is not None and record.result is None
+    return record.outcome_unknown
 
 
 def ordered(records: Iterable[Record]) -> list[Record]:

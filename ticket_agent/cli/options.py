@@ -22,6 +22,8 @@ __all__ = [
     "config_from",
     "default_state_dir",
     "hive_options",
+    "metrics_listen_option",
+    "metrics_textfile_option",
     "mock_option",
     "state_dir_option",
 ]
@@ -161,11 +163,24 @@ def mock_option(command: CommandT) -> CommandT:
     return click.option("--mock", is_flag=True, help=text)(command)
 
 
+def metrics_listen_option(command: CommandT) -> CommandT:
+    """``--metrics-listen``, for the command that serves until it is stopped."""
+    text = "Answer GET /metrics there, on loopback only, e.g. 127.0.0.1:9464 (default off)."
+    return click.option("--metrics-listen", metavar="ADDRESS:PORT", help=text)(command)
+
+
+def metrics_textfile_option(command: CommandT) -> CommandT:
+    """``--metrics-textfile``, for the commands that serve."""
+    text = "Write metrics into this file, which must end in .prom (default off)."
+    path = click.Path(path_type=Path, dir_okay=False)
+    return click.option("--metrics-textfile", type=path, help=text)(command)
+
+
 def config_from(options: dict[str, Any]) -> AgentConfig:
     """Merge file, flags and manifest; a wrong configuration ends the command with exit code 2."""
     from ticket_agent.config import ConfigError, apply_manifest, load_config  # noqa: PLC0415 - pydantic
 
-    state_dir = options.get("state_dir")
+    state_dir, textfile = options.get("state_dir"), options.get("metrics_textfile")
     overrides: dict[str, Any] = {
         "state_dir": str(state_dir) if state_dir is not None else None,
         "mount": options.get("mount"),
@@ -180,6 +195,10 @@ def config_from(options: dict[str, Any]) -> AgentConfig:
         },
         "poll": {"idle_ms": options.get("poll_ms")},
         "log": {"format": options.get("log_format"), "level": options.get("log_level")},
+        "metrics": {
+            "listen": options.get("metrics_listen"),
+            "textfile": str(textfile.absolute()) if textfile is not None else None,
+        },
     }
     try:
         config = load_config(options.get("config"), overrides | _state_default(options, state_dir))

@@ -21,15 +21,22 @@ from ticket_agent.cli.assembly import (
     pid,
     stop_on_signals,
 )
-from ticket_agent.cli.options import agent_options, config_from, mock_option
+from ticket_agent.cli.metrics import meter_for, reporting
+from ticket_agent.cli.options import (
+    agent_options,
+    config_from,
+    metrics_listen_option,
+    metrics_textfile_option,
+    mock_option,
+)
 from ticket_agent.cli.output import emit_json, fail
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ticket_agent.agent.events import EventLog
-    from ticket_agent.agent.loop import Agent
+    from ticket_agent.agent.loop import Agent, Report
     from ticket_agent.config import AgentConfig
     from ticket_agent.journal.store import JournalStore
 
@@ -40,15 +47,20 @@ _NO_TICKETS = "ticket-agent: this hive's manifest does not enable host tickets; 
 
 @click.command()
 @agent_options
+@metrics_listen_option
+@metrics_textfile_option
 @mock_option
 @click.option("--run-once", is_flag=True, help="The same as the command `once`.")
 def run(*, run_once: bool, mock: bool, **options: Any) -> None:
     """Serve a hive until SIGTERM or SIGINT: finish the current step, leave the journal consistent."""
+    if run_once and options["metrics_listen"] is not None:
+        raise click.UsageError("nobody could ask a single pass: use --metrics-textfile with --run-once")
     _serve(options, mock=mock, only_once=run_once, as_json=False)
 
 
 @click.command()
 @agent_options
+@metrics_textfile_option
 @mock_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line about the pass.")
 def once(*, mock: bool, as_json: bool, **options: Any) -> None:
@@ -69,10 +81,15 @@ def _serve(options: dict[str, Any], *, mock: bool, only_once: bool, as_json: boo
                 click.echo(_NO_TICKETS)
             sys.exit(int(Exit.OK))
         events = events_for(config)
-        store = stack.enter_context(opened_store(config))
+        meter = meter_for(config.metrics, only_once=only_once)
+        store = stack.enter_context(opened_store(config, meter=meter))
         agent = stack.enter_context(opened_agent(config, store, events))
         _announce(store, events, config)
-        code = _guarded(agent, store, events, config, stop, only_once=only_once)
+        reports: list[Report] = []
+        if meter is not None:
+            metrics = reporting(config.metrics, meter, agent, store, events, listen=not only_once)
+            reports.append(stack.enter_context(metrics))
+        code = _guarded(agent, store, events, config, stop, reports=reports, only_once=only_once)
         if only_once:
             _report(agent, store, code, as_json=as_json)
     sys.exit(int(code))
@@ -85,6 +102,7 @@ def _guarded(
     config: AgentConfig,
     stop: Any,
     *,
+    reports: Sequence[Report],
     only_once: bool,
 ) -> Exit:
     from ticket_agent.journal.errors import JournalError, JournalPoisonedError  # noqa: PLC0415 - start-up time
@@ -96,7 +114,7 @@ def _guarded(
             agent.pass_once(stop)
             agent.save_cursor()
         else:
-            _run_until_stopped(agent, config, stop)
+            _run_until_stopped(agent, config, stop, reports)
     except JournalPoisonedError as error:
         fail(str(error), Exit.POISONED)
     except JournalError as error:
@@ -109,7 +127,7 @@ def _guarded(
     return exit_of(agent, store)
 
 
-def _run_until_stopped(agent: Agent, config: AgentConfig, stop: Any) -> None:
+def _run_until_stopped(agent: Agent, config: AgentConfig, stop: Any, reports: Sequence[Report]) -> None:
     from ticket_agent.agent.notify import ServiceNotifier  # noqa: PLC0415 - start-up time
     from ticket_agent.agent.statusfile import StatusFile  # noqa: PLC0415 - start-up time
 
@@ -117,7 +135,7 @@ def _run_until_stopped(agent: Agent, config: AgentConfig, stop: Any) -> None:
     directory = os.open(config.state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status = StatusFile(directory, pid=pid(), boot_id=boot_id(), clock=now_ms, monotonic=time.monotonic)
-        agent.run(stop, notifier=notifier, status=status)
+        agent.run(stop, notifier=notifier, reports=[status, *reports])
     finally:
         os.close(directory)
 
@@ -140,7 +158,7 @@ def _announce(store: JournalStore, events: EventLog, config: AgentConfig) -> Non
 
 def _report(agent: Agent, store: JournalStore, code: Exit, *, as_json: bool) -> None:
     open_records = store.open_records()
-    uncertain = sum(record.uncertain is not None for record in open_records)
+    uncertain = sum(record.outcome_unknown for record in open_records)
     if as_json:
         emit_json(
             "once",

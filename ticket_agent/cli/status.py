@@ -99,9 +99,7 @@ def _document(view: JournalView, daemon: dict[str, Any] | None) -> dict[str, Any
     states: dict[str, int] = {}
     for record in view.records.values():
         states[record.state.value] = states.get(record.state.value, 0) + 1
-    uncertain = [
-        record for record in view.records.values() if record.uncertain is not None and record.result is None
-    ]
+    uncertain = [record for record in view.records.values() if record.outcome_unknown]
     held = view.cursor.held
     degraded = bool(view.quarantined or view.cursor_problem or held)
     code = Exit.DEGRADED if degraded else Exit.UNCERTAIN if uncertain else Exit.OK
