@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ticket_agent.journal.archive import MAX_SEGMENT_BYTES, Segment, is_segment, read_segment, segment_names
 from ticket_agent.journal.atomic import is_temporary
 from ticket_agent.journal.cursor import MAX_CURSOR_BYTES, Cursor, decode_cursor, load_cursor
-from ticket_agent.journal.errors import JournalIoError, RecordError, StateDirError
+from ticket_agent.journal.errors import JournalIoError, RecordError, StateDirError, TakeoverError
 from ticket_agent.journal.fence import FenceOwner, fence_owner
 from ticket_agent.journal.fs import RealFs
 from ticket_agent.journal.gaps import (
@@ -22,7 +22,8 @@ from ticket_agent.journal.gaps import (
     decode_acknowledgement,
 )
 from ticket_agent.journal.scan import Quarantined, Scan, describe_read_error, scan_records
-from ticket_agent.journal.state_dir import ARCHIVE, CURSOR, GAPS, OPS, open_readable
+from ticket_agent.journal.state_dir import ARCHIVE, CURSOR, GAPS, OPS, TAKEOVER, open_readable
+from ticket_agent.journal.takeover import MAX_TAKEOVER_BYTES, Takeover, decode_takeover, load_takeover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -48,6 +49,8 @@ class JournalView:
         acknowledgements: valid acknowledgements of gaps.
         segments: names of the archive's segments, oldest first; their records are read by ``read_archive``.
         owner: who holds the fence now, or None.
+        takeover: whose state this was before, or None.
+        takeover_problem: why that cannot be read, or None; no agent opens such a directory.
     """
 
     records: Mapping[str, Record]
@@ -57,6 +60,8 @@ class JournalView:
     acknowledgements: tuple[Acknowledgement, ...]
     segments: tuple[str, ...]
     owner: FenceOwner | None
+    takeover: Takeover | None = None
+    takeover_problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +93,7 @@ def read_journal(state_dir: Path) -> JournalView:
     try:
         scan = _in_directory(state_dir / OPS, lambda fd: scan_records(fs, fd, changing=True), Scan())
         cursor, problem = load_cursor(fs, root)
+        takeover, takeover_problem = _takeover(fs, root)
         return JournalView(
             records=scan.records,
             quarantined=tuple(scan.quarantined),
@@ -96,9 +102,18 @@ def read_journal(state_dir: Path) -> JournalView:
             acknowledgements=_in_directory(state_dir / GAPS, lambda fd: acknowledgements_in(fs, fd), ()),
             segments=tuple(_in_directory(state_dir / ARCHIVE, lambda fd: segment_names(fs, fd), [])),
             owner=fence_owner(root),
+            takeover=takeover,
+            takeover_problem=takeover_problem,
         )
     finally:
         os.close(root)
+
+
+def _takeover(fs: Fs, root: int) -> tuple[Takeover | None, str | None]:
+    try:
+        return load_takeover(fs, root), None
+    except TakeoverError as error:
+        return None, str(error)
 
 
 def read_archive(state_dir: Path) -> Iterator[Segment]:
@@ -181,11 +196,15 @@ def _verify_records(fs: Fs, fd: int) -> list[Verdict]:
 def _verify_root(fs: Fs, fd: int) -> list[Verdict]:
     names = fs.list(fd)
     verdicts = _leftovers("", names)
-    if CURSOR in names:
-        verdicts.insert(
-            0, _verify_file(fs, fd, CURSOR, folder="", limit=MAX_CURSOR_BYTES, check=_check_cursor)
-        )
-    return verdicts
+    known = (
+        (CURSOR, MAX_CURSOR_BYTES, _check_cursor),
+        (TAKEOVER, MAX_TAKEOVER_BYTES, _check_takeover),
+    )
+    return [
+        _verify_file(fs, fd, name, folder="", limit=limit, check=check)
+        for name, limit, check in known
+        if name in names
+    ] + verdicts
 
 
 def _verify_gaps(fs: Fs, fd: int) -> list[Verdict]:
@@ -232,6 +251,11 @@ def _verify_file(
 
 def _check_cursor(_: str, data: bytes) -> None:
     decode_cursor(data)
+
+
+def _check_takeover(_: str, data: bytes) -> None:
+    if not decode_takeover(data).finished:
+        raise RecordError("the takeover was not finished; run `ticket-agent journal import` again")
 
 
 def _check_gap(name: str, data: bytes) -> None:
