@@ -277,6 +277,7 @@ class LeaseGrant(_LeaseAction):
 
     @classmethod
     def intend(cls, lease: LeaseBinding, request: HostTicketSpec) -> _Intent:
+        """See :meth:`_LeaseAction.intend`."""
         args = _term_args(request)
         control = GrantControl(
             id=lease.id,
@@ -318,6 +319,7 @@ class LeaseRenew(_LeaseAction):
 
     @classmethod
     def intend(cls, lease: LeaseBinding, request: HostTicketSpec) -> _Intent:
+        """See :meth:`_LeaseAction.intend`."""
         args = _term_args(request)
         tag = request_tag(request.idempotency_key)
         control = RenewBoundControl(
@@ -364,6 +366,7 @@ class LeaseRelease(_LeaseAction):
 
     @classmethod
     def intend(cls, lease: LeaseBinding, request: HostTicketSpec) -> _Intent:
+        """See :meth:`_LeaseAction.intend`."""
         args = request.action_args()
         if not isinstance(args, LeaseReleaseArgs):
             raise PlanRefusedError(lease.says("carries no release arguments"))

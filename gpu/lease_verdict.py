@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from ticket_agent.gpu.lease_evidence import BeforeImage, LeaseFacts
     from ticket_agent.protocol.lease import LeaseRecord, PreemptionRecord
 
-__all__ = ["LeaseBinding", "Sought", "grant_verdict", "release_verdict", "renew_verdict", "taken_over_verdict"]
+__all__ = [
+    "LeaseBinding",
+    "Sought",
+    "grant_verdict",
+    "release_verdict",
+    "renew_verdict",
+    "taken_over_verdict",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

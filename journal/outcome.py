@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def taken_over(self) -> bool:
-        """Another program dispatched this: what it saw before acting is not known, and comparing is no proof."""
+        """Another program dispatched this; what it saw before acting is not known."""
         return TAKEN_OVER in self.before
 
 

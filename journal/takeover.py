@@ -1,4 +1,4 @@
-"""Whose state a directory holds, if it was taken over from another program: one small file beside the records.
+"""Whose state a directory holds, if it was taken over from another program: one file beside the records.
 
 The file is the truth, as records are, and no help that may lag: it alone knows which admissions the former
 program had ended and forgotten. A directory whose file cannot be read, or says that the takeover was not
@@ -45,13 +45,16 @@ class Takeover:
         unix_ms: when the takeover began.
         boot_id: the host's boot in which it began.
         finished: every record and the cursor are written; until then nobody may act on the directory.
-        epoch: number of the hive's life that all of this belongs to.
-        lanes: for each of the former program's lanes, the highest sequence that it had ended; an operation of
-            the lane at or below it that has no record here was ended and forgotten there. 1..=64 entries.
-        seen: highest sequence that the former program knew at all, 0 if none.
-        lines: how many leading lines of the admission log it had passed, where nothing tells their sequences.
-        callers: how many leading lines of the callers' log it had passed; 0 once that was accounted for.
-        met: the first look at the hive was accounted for; from then on the records tell where reading stands.
+        epoch: number of the hive's life in which the former program last worked. What it had ended, in this
+            life or an earlier one, stands in the epoch before.
+        lanes: for each of the former program's lanes, the sequence at or below which it looks at nothing any
+            more; an operation of the lane there that has no record here was ended and forgotten. 1..=64
+            entries.
+        seen: highest sequence that the former program certainly knew in that life, 0 if none.
+        lines: how many leading lines of the admission log it had passed, where no sequence tells.
+        callers: how many leading lines of the callers' log it had passed.
+        met: the first look at the admission log was accounted for; from then on our own records tell.
+        callers_met: the first look at the callers' log was accounted for.
     """
 
     source: str
@@ -59,12 +62,13 @@ class Takeover:
     unix_ms: int
     boot_id: str
     finished: bool
-    epoch: int = 1
+    epoch: int
     lanes: tuple[int, ...]
     seen: int
     lines: int = 0
     callers: int = 0
     met: bool = False
+    callers_met: bool = False
 
     def __post_init__(self) -> None:
         checks.line(self.source, "source", MAX_TEXT_BYTES)
@@ -74,7 +78,7 @@ class Takeover:
         checks.integer(self.unix_ms, "unix_ms", 0, MAX_UNIX_MS)
         checks.line(self.boot_id, "boot_id", MAX_NAME_BYTES)
         checks.boolean(self.finished, "finished")
-        checks.integer(self.epoch, "epoch", 1, checks.MAX_U64)
+        checks.integer(self.epoch, "epoch", 2, checks.MAX_U64)
         if not 1 <= len(self.lanes) <= MAX_LANES:
             raise RecordError(f"lanes must have 1..={MAX_LANES} entries")
         for through in self.lanes:
@@ -84,6 +88,7 @@ class Takeover:
         if max(self.lanes) > self.seen:
             raise RecordError("seen must not lie below a lane")
         checks.boolean(self.met, "met")
+        checks.boolean(self.callers_met, "callers_met")
 
 
 def encode_takeover(takeover: Takeover) -> bytes:
@@ -101,13 +106,17 @@ def decode_takeover(data: bytes) -> Takeover:
     body, offset = open_envelope(Kind.TAKEOVER, data)
     members = parse_body(body, offset)
     try:
-        if members.keys() != Takeover.__dataclass_fields__.keys():
-            raise RecordError("the members of the takeover are wrong")
-        if not isinstance(members["lanes"], list):
-            raise RecordError("lanes must be a list")
-        return Takeover(**members | {"lanes": tuple(members["lanes"])})
+        return _takeover_of(members)
     except RecordError as error:
         raise RecordError(error.reason, offset=offset) from None
+
+
+def _takeover_of(members: dict[str, Any]) -> Takeover:
+    if members.keys() != Takeover.__dataclass_fields__.keys():
+        raise RecordError("the members of the takeover are wrong")
+    if not isinstance(members["lanes"], list):
+        raise RecordError("lanes must be a list")
+    return Takeover(**members | {"lanes": tuple(members["lanes"])})
 
 
 def load_takeover(fs: Fs, root_fd: int) -> Takeover | None:

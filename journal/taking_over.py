@@ -94,9 +94,7 @@ def take_over(
     seam = fs or RealFs()
     dirs = create_state_dir(state_dir, seam)
     try:
-        fence = Fence.acquire(
-            seam, dirs.root, boot_id=takeover.boot_id, now_unix_ms=takeover.unix_ms
-        )
+        fence = Fence.acquire(seam, dirs.root, boot_id=takeover.boot_id, now_unix_ms=takeover.unix_ms)
         try:
             require_empty(state_dir)
             return _write(seam, dirs, takeover, build, cursor)

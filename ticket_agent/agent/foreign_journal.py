@@ -90,7 +90,7 @@ class ForeignOperation:
     """One entry.
 
     Invariants, held by :func:`parse_journal`: there is a result exactly from ``provider-result-persisted`` on;
-    path and line stand together, always from ``result-published`` on and never before a result; the line is a
+    path and line stand together, always from ``result-published`` on, never before a result; the line is a
     canonical version-2 result that echoes the request, and its state and path are those of the outcome.
     """
 
@@ -109,22 +109,15 @@ class ForeignOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignJournal:
-    """One journal file: format 2 or 3, entries in sequence order, completion fence (format 3 only)."""
+    """One journal file: its format, its entries in sequence order, and its completion fence.
+
+    Format 2 drops no entry and has no fence. In format 3 what lies at or below the fence was ended and may
+    have been dropped.
+    """
 
     format: int
     operations: tuple[ForeignOperation, ...]
     completed_through: int | None = None
-
-    @property
-    def through(self) -> int:
-        """Highest sequence that this journal says is ended.
-
-        Format 2 drops no entry and has no fence; its own upgrade takes the highest terminal entry as one.
-        """
-        if self.completed_through is not None:
-            return self.completed_through
-        ended = [entry.sequence for entry in self.operations if entry.state is State.TERMINAL]
-        return max(ended, default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +139,7 @@ def parse_journal(data: bytes) -> ForeignJournal:
     """Read one journal.
 
     Raises:
-        ForeignStateError: any refusal, whatever the bytes are; ``member`` names the culprit where there is one.
+        ForeignStateError: any refusal, whatever the bytes are; ``member`` names the culprit if there is one.
     """
     document = _document(data, "execution journal", MAX_JOURNAL_BYTES)
     schema = document.get("schema")

@@ -12,6 +12,7 @@ import click
 
 from ticket_agent.cli.assembly import now_ms
 from ticket_agent.cli.journal_explain import explain_operation
+from ticket_agent.cli.journal_import import import_state
 from ticket_agent.cli.journal_list import list_operations
 from ticket_agent.cli.journal_records import find, full
 from ticket_agent.cli.options import default_state_dir, state_dir_option
@@ -34,7 +35,7 @@ _STATE_WIDTH = len(_DECIDED) + 2
 
 @click.group()
 def journal() -> None:
-    """Read and verify a journal; works with the daemon dead or alive, on a copy, and without root."""
+    """Read and verify a journal, or take one over; reading works with the daemon dead or alive, on a copy, and without root."""
 
 
 @journal.command()
@@ -193,3 +194,4 @@ def _print_full(record: Record) -> None:
 
 journal.add_command(list_operations)
 journal.add_command(explain_operation)
+journal.add_command(import_state)
