@@ -89,9 +89,9 @@ class ForeignResult:
 class ForeignOperation:
     """One entry.
 
-    Invariants, held by :func:`parse_journal`: there is a result exactly from ``provider-result-persisted`` on;
-    path and line stand together, always from ``result-published`` on, never before a result; the line is a
-    canonical version-2 result that echoes the request, and its state and path are those of the outcome.
+    Invariants, held by :func:`parse_journal`: a result is there exactly from ``provider-result-persisted`` on;
+    path and line stand together, from ``result-published`` on always, never without a result; the line is
+    a canonical version-2 result that echoes the request, and its state and path are those of the outcome.
     """
 
     key: str

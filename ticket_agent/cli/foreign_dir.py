@@ -123,14 +123,14 @@ def read_state(dir_fd: int, fs: Fs) -> ForeignDir:
     """Read and check every file that matters.
 
     Raises:
-        ForeignStateError: a file is missing, no regular file, too long, breaks a rule, or cannot be taken over.
+        ForeignStateError: a file is missing, no regular file, too long, or breaks a rule.
         OSError: the directory cannot be listed.
     """
     names = frozenset(fs.list(dir_fd))
     if COMPAT in names:
         raise ForeignStateError(
-            f"{COMPAT} holds version-1 operations in a form that cannot be taken over; let the former agent end "
-            f"them and move the file away"
+            f"{COMPAT} holds version-1 operations in a form that is not taken over; let the former agent end "
+            f"them, then move the file away"
         )
     reading = _Reading(fs, dir_fd)
     lanes = [_lane(names, reading, journal, cursor) for journal, cursor in _lane_files(names, reading)]
@@ -202,8 +202,8 @@ def _numbered(indexes: set[int], count: int) -> list[tuple[str, str]]:
     if (0 in indexes) == (count in indexes) or max(indexes) > count:
         have = ", ".join(f"{index:02d}" for index in sorted(indexes))
         raise ForeignStateError(
-            f"files of the lanes {have} of {count} do not tell whether lanes count from 0 or from 1; copy the "
-            f"missing ones here"
+            f"files of the lanes {have} of {count} do not tell whether lanes count from 0 or from 1; copy "
+            f"the missing ones here"
         )
     first = 0 if 0 in indexes else 1
     suffixes = [f"lane-{index:02d}-of-{count:02d}" for index in range(first, first + count)]

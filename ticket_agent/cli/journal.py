@@ -35,7 +35,7 @@ _STATE_WIDTH = len(_DECIDED) + 2
 
 @click.group()
 def journal() -> None:
-    """Read and verify a journal, or take one over; reading works with the daemon dead or alive, on a copy, and without root."""
+    """Read and verify a journal: with the daemon dead or alive, on a copy, without root. Or take one over."""
 
 
 @journal.command()
