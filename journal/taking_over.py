@@ -49,11 +49,11 @@ def require_empty(state_dir: Path) -> None:
         if state_dir.is_symlink() or state_dir.exists():
             raise
         return
-    if view.takeover_problem is not None:
-        raise TakeoverError(view.takeover_problem)
     if view.takeover is not None:
         _require_unfinished(view.takeover)
         return
+    if view.takeover_problem is not None:
+        raise TakeoverError(view.takeover_problem)
     held = len(view.records) + len(view.quarantined)
     what = f"{held} records" if held else "an archive" if view.segments else None
     if what is None and ((state_dir / CURSOR).exists() or view.acknowledgements):

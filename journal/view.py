@@ -23,7 +23,13 @@ from ticket_agent.journal.gaps import (
 )
 from ticket_agent.journal.scan import Quarantined, Scan, describe_read_error, scan_records
 from ticket_agent.journal.state_dir import ARCHIVE, CURSOR, GAPS, OPS, TAKEOVER, open_readable
-from ticket_agent.journal.takeover import MAX_TAKEOVER_BYTES, Takeover, decode_takeover, load_takeover
+from ticket_agent.journal.takeover import (
+    MAX_TAKEOVER_BYTES,
+    Takeover,
+    decode_takeover,
+    load_takeover,
+    require_finished,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -50,7 +56,7 @@ class JournalView:
         segments: names of the archive's segments, oldest first; their records are read by ``read_archive``.
         owner: who holds the fence now, or None.
         takeover: whose state this was before, or None.
-        takeover_problem: why that cannot be read, or None; no agent opens such a directory.
+        takeover_problem: why that cannot be read or is only half there; no agent opens such a directory.
     """
 
     records: Mapping[str, Record]
@@ -110,10 +116,13 @@ def read_journal(state_dir: Path) -> JournalView:
 
 
 def _takeover(fs: Fs, root: int) -> tuple[Takeover | None, str | None]:
+    found = None
     try:
-        return load_takeover(fs, root), None
+        found = load_takeover(fs, root)
+        require_finished(found)
     except TakeoverError as error:
-        return None, str(error)
+        return found, str(error)
+    return found, None
 
 
 def read_archive(state_dir: Path) -> Iterator[Segment]:
