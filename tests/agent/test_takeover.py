@@ -1,9 +1,8 @@
-"""After a takeover: what the former agent had done is never done again, and no life of the hive is mistaken."""
+"""After a takeover: what the former agent had done is never done again, and no life is taken for another."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,11 +14,12 @@ from hive_support import DEADLETTER, STATUS, ManualClock, running_hive
 
 from ticket_agent.agent.predecessor import lane_of
 from ticket_agent.agent.takeover import FORMER
-from ticket_agent.hive.reference import DEFAULT, STRICT_A, HiveProfile, ReferenceHive
+from ticket_agent.hive.reference import DEFAULT, STRICT_A, Effect, HiveProfile, ReferenceHive
 from ticket_agent.journal.gaps import acknowledge_gap
 from ticket_agent.journal.transitions import State
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterable
     from pathlib import Path
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 PROFILES = pytest.mark.parametrize("profile", [DEFAULT, STRICT_A], ids=lambda profile: profile.name)
 
 
-def started(hive: ReferenceHive, before: Counter[object]) -> set[str]:
+def started(hive: ReferenceHive, before: Counter[Effect]) -> set[str]:
     """Leases that were written since."""
-    return {effect.subject for effect in hive.effects - before}  # type: ignore[operator]
+    return {effect.subject for effect in hive.effects - before}
 
 
 def results(hive: ReferenceHive, tickets: Iterable[str]) -> dict[str, int]:
@@ -248,7 +248,7 @@ def test_each_lane_has_a_fence_of_its_own(tmp_path: Path) -> None:
 def test_a_reboot_in_between_is_a_new_epoch(
     tmp_path: Path, profile: HiveProfile, through: int | None
 ) -> None:
-    """What was open is not performed for the new life, and the new life's tickets are not taken for old ones."""
+    """What was open is not performed for the new life; the new life's tickets are not taken for old ones."""
     clock = ManualClock()
     with running_hive(profile, clock=clock) as (hive, server):
         former = FormerLife(hive)
@@ -343,9 +343,9 @@ def test_admissions_that_were_dropped_unseen_are_held(tmp_path: Path) -> None:
 
 
 def v1_line(ticket: str, **more: object) -> str:
-    made = {"schema": "host-ticket/v1", "id": ticket, "idempotency_key": f"key-{ticket}"}
-    made |= {"action": "systemd.start", "args": {"unit": "x.service"}, **more}  # type: ignore[assignment]
-    return json.dumps(made, separators=(",", ":"))
+    made: dict[str, object] = {"schema": "host-ticket/v1", "id": ticket, "idempotency_key": f"key-{ticket}"}
+    made |= {"action": "systemd.start", "args": {"unit": "x.service"}}
+    return json.dumps(made | more, separators=(",", ":"))
 
 
 def v1_result(ticket: str, state: str) -> str:

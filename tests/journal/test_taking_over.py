@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from agent_faults import Killed
@@ -54,7 +54,7 @@ def build(takeover: Takeover) -> list[Record]:
             for state in states
         )
 
-    common = {"family": "ticket-v2", "request": REQUEST, "plan": PLAN}
+    common: dict[str, Any] = {"family": "ticket-v2", "request": REQUEST, "plan": PLAN}
     return [
         Record(
             key="open",
@@ -207,7 +207,7 @@ def _a_link(path: Path) -> None:
         (_a_cursor, TakeoverError, "already holds a cursor"),
         (_junk, TakeoverError, "already holds 1 records"),
         (_broken_takeover, TakeoverError, "not valid"),
-        (lambda path: run(path), TakeoverError, "took over from host-ticket-agent at /old before"),
+        (run, TakeoverError, "took over from host-ticket-agent at /old before"),
         (_a_file, StateDirError, "not a directory"),
         (_a_link, StateDirError, "symlink"),
     ],

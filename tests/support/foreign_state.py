@@ -14,19 +14,43 @@ from ticket_agent.agent.takeover import cursor_of, mount_of, records_of, takeove
 from ticket_agent.cli.foreign_dir import opened, read_state
 from ticket_agent.journal.fs import RealFs
 from ticket_agent.journal.taking_over import take_over
+from ticket_agent.protocol.json_strict import dumps
 from ticket_agent.protocol.lease import GrantControl
+from ticket_agent.protocol.spec import parse_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from ticket_agent.hive.reference import ReferenceHive
     from ticket_agent.journal.fs import Fs
     from ticket_agent.journal.takeover import Takeover
-    from ticket_agent.hive.reference import ReferenceHive
     from ticket_agent.protocol.spec import HostTicketSpec
 
 STATES = ("prepared", "executing", "provider-result-persisted", "result-published", "terminal")
 SCHEMA = "host-ticket-execution-journal/v{}"
+
+
+def admitted_spec(sequence: int, **changes: Any) -> HostTicketSpec:
+    """A lease grant as root admits it under a number."""
+    document = {
+        "schema": "host-ticket/v2",
+        "id": f"t-{sequence}",
+        "idempotency_key": f"k-{sequence}",
+        "action": "gpu.lease.grant",
+        "args": {"ttl_s": 60},
+        "receipt_mode": "worker",
+        "operation_id": f"lease-{sequence}",
+        "subject_ref": "GPU-0",
+        "receipt_worker_role": "worker-gpu",
+        "receipt_worker_id": "worker-1",
+        "receipt_supervisor_generation": 2,
+        "receipt_cap_generation": 3,
+        "resolved_worker_slot": 0,
+        "resolved_lease_epoch": 4,
+        "admission_sequence": sequence,
+    }
+    return parse_spec(dumps(document | changes), source="admitted")
 
 
 def entry(

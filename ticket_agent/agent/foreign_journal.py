@@ -89,7 +89,7 @@ class ForeignResult:
 class ForeignOperation:
     """One entry.
 
-    Invariants, held by :func:`parse_journal`: a result is there exactly from ``provider-result-persisted`` on;
+    Invariants, held by :func:`parse_journal`: a result exactly from ``provider-result-persisted`` on;
     path and line stand together, from ``result-published`` on always, never without a result; the line is
     a canonical version-2 result that echoes the request, and its state and path are those of the outcome.
     """

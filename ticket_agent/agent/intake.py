@@ -55,19 +55,13 @@ class _Line:
     sequence: int | None
     spec: HostTicketSpec | None
     problem: str | None
-    offset: int | None
+    canonical: bytes
+    """What the line says, however root wrote its members down."""
+    digest: str
+    """By what the line is recognised again: that of ``canonical``."""
+    offset: int | None = None
     passed: bool = False
     """The agent that was taken over had done with it."""
-
-    @property
-    def canonical(self) -> bytes:
-        """What the line says, however root wrote its members down."""
-        return self.spec.encode() if self.spec is not None else self.text.encode("utf-8")
-
-    @property
-    def digest(self) -> str:
-        """By what the line is recognised again."""
-        return line_digest(self.canonical.decode("utf-8"))
 
 
 class Intake:
@@ -371,11 +365,20 @@ class Intake:
         return [self._parsed[text] for text in look.admitted]
 
     def _parse_admitted(self, text: str) -> _Line:
+        spec, problem = None, None
         try:
             spec = parse_spec(text.encode("utf-8"), source="admitted", max_line_bytes=self._max_line_bytes)
         except ProtocolError as error:
-            return _Line(text=text, sequence=None, spec=None, problem=str(error), offset=None)
-        return _Line(text=text, sequence=spec.admission_sequence, spec=spec, problem=None, offset=None)
+            problem = str(error)
+        canonical = spec.encode() if spec is not None else text.encode("utf-8")
+        return _Line(
+            text=text,
+            sequence=spec.admission_sequence if spec is not None else None,
+            spec=spec,
+            problem=problem,
+            canonical=canonical,
+            digest=line_digest(canonical.decode("utf-8")),
+        )
 
     def _take(self, lines: list[_Line], fresh: list[Record]) -> bool:
         """Admit line after line; False at one that is held."""
