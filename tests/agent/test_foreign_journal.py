@@ -389,6 +389,21 @@ def test_whatever_root_admits_is_taken_over_whole(
         assert record.staged.line == entry(spec, "terminal", outcome="stale")["result_line"]
 
 
+@pytest.mark.parametrize("state", STATES[2:])
+def test_a_staged_line_is_kept_whatever_the_outcome_would_make_of_it(state: str) -> None:
+    """The former agent may have cut the message of a line that did not fit."""
+    kept = line(3, "succeeded", "cut")
+    whole = journal([entry(admitted_spec(3), state, result_line=kept, result_path="/mnt/h/tickets/status")])
+    lane = Lane(journal=parse_journal(json.dumps(whole).encode()), cursor=ForeignCursor())
+    foreign = ForeignState(lanes=(lane,))
+    takeover = takeover_of(foreign, directory="/old", sha256="0" * 64, unix_ms=1, boot_id="b")
+    (record,) = records_of(foreign, takeover, mount="/host")
+    assert record.staged is not None
+    assert (record.staged.path, record.staged.line) == ("/mnt/h/tickets/status", kept)
+    assert record.result is not None
+    assert record.result.message == "committed"
+
+
 def test_two_lanes_cannot_hold_the_same_operation() -> None:
     lane = Lane(journal=parse_journal(json.dumps(made()).encode()), cursor=ForeignCursor())
     with pytest.raises(ForeignStateError, match="two lanes"):

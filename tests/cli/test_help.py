@@ -47,6 +47,7 @@ def test_the_commands_are_the_documented_ones() -> None:
         "journal explain",
         "journal verify",
         "journal acknowledge-gap",
+        "journal import",
         "submit",
         "doctor",
         "inventory",
@@ -149,7 +150,7 @@ def test_the_bash_script_is_one_that_bash_takes(operator: Operator) -> None:
     ("words", "expected"),
     [
         ("ticket-agent jo", {"journal"}),
-        ("ticket-agent journal ", {"list", "show", "explain", "verify", "acknowledge-gap"}),
+        ("ticket-agent journal ", {"list", "show", "explain", "verify", "acknowledge-gap", "import"}),
         ("ticket-agent journal list --sta", {"--state-dir", "--state"}),
         ("ticket-agent completion f", {"fish"}),
         ("ticket-agent run --cur", set()),

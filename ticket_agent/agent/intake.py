@@ -256,8 +256,6 @@ class Intake:
 
     def _last_consumed(self) -> Consumed | None:
         """Rebuild the mark from the records, which are the truth; the cursor may lag behind them."""
-        if self._former.unmet(self._cursor.epoch):
-            return None
         last = self._store.newest(V2_FAMILY, self._cursor.epoch)
         mark = self._cursor.mark
         if last is None or (mark is not None and mark.sequence >= last.sequence):
