@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from ticket_agent.gpu.dispatch import Dispatcher
+from ticket_agent.gpu.dispatch import Dispatcher, Origin
 from ticket_agent.gpu.lease_evidence import (
     BeforeImage,
     LeaseFacts,
@@ -23,7 +23,14 @@ from ticket_agent.gpu.lease_evidence import (
     required_text,
     unseen,
 )
-from ticket_agent.gpu.lease_verdict import LeaseBinding, grant_verdict, release_verdict, renew_verdict
+from ticket_agent.gpu.lease_verdict import (
+    LeaseBinding,
+    Sought,
+    grant_verdict,
+    release_verdict,
+    renew_verdict,
+    taken_over_verdict,
+)
 from ticket_agent.journal.outcome import (
     Committed,
     Outcome,
@@ -51,13 +58,12 @@ from ticket_agent.protocol.namespace import Acked, HiveError, Refused
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ticket_agent.gpu.dispatch import Origin
     from ticket_agent.journal.outcome import JsonValue
     from ticket_agent.protocol.lease import LeaseRecord
     from ticket_agent.protocol.namespace import Namespace
     from ticket_agent.protocol.spec import HostTicketSpec
 
-__all__ = ["LEASE_CONTROL", "LeaseGrant", "LeaseRelease", "LeaseRenew", "lease_providers"]
+__all__ = ["LEASE_CONTROL", "LeaseGrant", "LeaseRelease", "LeaseRenew", "lease_providers", "taken_over_plan"]
 
 LEASE_CONTROL: Final = "/queen/lease/ctl"
 """The only path that these actions write to."""
@@ -84,7 +90,33 @@ def lease_providers(
         single_owner=single_owner,
         epoch=epoch,
     )
-    return {kind.action: kind(namespace, dispatcher) for kind in (LeaseGrant, LeaseRenew, LeaseRelease)}
+    return {action: kind(namespace, dispatcher) for action, kind in _ACTIONS.items()}
+
+
+def taken_over_plan(request: HostTicketSpec, *, source: str, epoch: int) -> Plan:
+    """The plan of a lease action that another program dispatched: its intent, and no before-image.
+
+    :meth:`_LeaseAction.observe` judges it by :func:`taken_over_verdict`; ``execute`` refuses it.
+
+    Args:
+        request: an admitted lease ticket.
+        source: that program, one line.
+        epoch: number of the hive's life in which it was dispatched.
+
+    Raises:
+        PlanRefusedError: no lease line follows from the request, so that there is nothing to look for.
+    """
+    kind = _ACTIONS.get(request.action)
+    if kind is None:
+        raise PlanRefusedError(f"{request.action} is no lease action")
+    try:
+        intent = kind.intend(_binding(request), request)
+    except ProtocolError as error:
+        raise PlanRefusedError(f"{request.action} cannot be performed: {error}") from error
+    # The empty nonce is nobody's: whoever wrote has ended, or its own lock would have stopped the takeover.
+    origin = Origin(instance="", session=0, epoch=epoch)
+    before = BeforeImage(origin=origin, by_id=None, taken_over=source)
+    return Plan(before=before.to_json(), intent=intent.to_json())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +143,12 @@ class _Intent:
             "priority": self.priority,
             "reason": self.reason,
         }
+
+    @property
+    def sought(self) -> Sought:
+        """What would show this very effect to somebody who did not see the world before it."""
+        terms = None if self.ttl_s is None or self.request is not None else (self.ttl_s, self.priority)
+        return Sought(terms=terms, request=self.request, reason=self.reason)
 
     @classmethod
     def from_json(cls, intent: Mapping[str, JsonValue]) -> _Intent:
@@ -154,7 +192,7 @@ class _LeaseAction(ABC):
         """
         try:
             lease = _binding(request)
-            intent = self._intend(lease, request)
+            intent = self.intend(lease, request)
         except ProtocolError as error:
             raise PlanRefusedError(f"{request.action} cannot be performed: {error}") from error
         return Plan(before=self._look(intent).to_json(), intent=intent.to_json())
@@ -163,6 +201,8 @@ class _LeaseAction(ABC):
         """Append the planned line, once, and judge the answer."""
         # Both are read before the write: afterwards nothing but the hive may raise.
         intent, before = _Intent.from_json(plan.intent), BeforeImage.from_json(plan.before)
+        if before.taken_over is not None:
+            return Unknown(intent.lease.says("taken over: another program may have performed it"))
         try:
             answer = self._dispatcher.append(LEASE_CONTROL, intent.line, session=before.origin.session)
         except HiveError as error:
@@ -179,7 +219,11 @@ class _LeaseAction(ABC):
         Reads only. A hive that cannot be read, or shows something malformed, makes the outcome Unknown.
         """
         try:
-            return self._judge(_Intent.from_json(plan.intent), BeforeImage.from_json(plan.before))
+            intent, before = _Intent.from_json(plan.intent), BeforeImage.from_json(plan.before)
+            if before.taken_over is not None:
+                facts = self._facts(intent, before.origin, needs_window=lambda _: intent.reason is not None)
+                return taken_over_verdict(intent.lease, intent.sought, facts)
+            return self._judge(intent, before)
         except (HiveError, PlanFormatError) as error:
             return unseen(self.action, error)
 
@@ -196,8 +240,9 @@ class _LeaseAction(ABC):
     def _settled_by_ack(self, intent: _Intent) -> Committed | None:  # noqa: ARG002 - for the one that is
         return None
 
+    @classmethod
     @abstractmethod
-    def _intend(self, lease: LeaseBinding, request: HostTicketSpec) -> _Intent:
+    def intend(cls, lease: LeaseBinding, request: HostTicketSpec) -> _Intent:
         """The exact effect that the request asks for; a refusal is a ProtocolError."""
 
     @abstractmethod
@@ -231,7 +276,9 @@ class LeaseGrant(_LeaseAction):
 
     action = "gpu.lease.grant"
 
-    def _intend(self, lease: LeaseBinding, request: HostTicketSpec) -> _Intent:
+    @classmethod
+    def intend(cls, lease: LeaseBinding, request: HostTicketSpec) -> _Intent:
+        """See :meth:`_LeaseAction.intend`."""
         args = _term_args(request)
         control = GrantControl(
             id=lease.id,
@@ -271,7 +318,9 @@ class LeaseRenew(_LeaseAction):
 
     action = "gpu.lease.renew"
 
-    def _intend(self, lease: LeaseBinding, request: HostTicketSpec) -> _Intent:
+    @classmethod
+    def intend(cls, lease: LeaseBinding, request: HostTicketSpec) -> _Intent:
+        """See :meth:`_LeaseAction.intend`."""
         args = _term_args(request)
         tag = request_tag(request.idempotency_key)
         control = RenewBoundControl(
@@ -316,7 +365,9 @@ class LeaseRelease(_LeaseAction):
 
     action = "gpu.lease.release"
 
-    def _intend(self, lease: LeaseBinding, request: HostTicketSpec) -> _Intent:
+    @classmethod
+    def intend(cls, lease: LeaseBinding, request: HostTicketSpec) -> _Intent:
+        """See :meth:`_LeaseAction.intend`."""
         args = request.action_args()
         if not isinstance(args, LeaseReleaseArgs):
             raise PlanRefusedError(lease.says("carries no release arguments"))
@@ -338,6 +389,11 @@ class LeaseRelease(_LeaseAction):
     def _judge(self, intent: _Intent, before: BeforeImage) -> Outcome:
         facts = self._facts(intent, before.origin, needs_window=lambda _: True)
         return release_verdict(intent.lease, before, facts)
+
+
+_ACTIONS: Final[dict[str, type[_LeaseAction]]] = {
+    kind.action: kind for kind in (LeaseGrant, LeaseRenew, LeaseRelease)
+}
 
 
 def _binding(request: HostTicketSpec) -> LeaseBinding:

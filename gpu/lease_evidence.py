@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from ticket_agent.gpu.dispatch import Origin
-from ticket_agent.journal.outcome import Unknown, Unobserved
+from ticket_agent.journal.outcome import TAKEN_OVER, Unknown, Unobserved
 from ticket_agent.protocol.errors import ProtocolError
 from ticket_agent.protocol.lease import (
     RESERVED_GPU_NAMES,
@@ -74,6 +74,7 @@ class BeforeImage:
         preemptions_total: preemptions since the hive's boot, None if the hive does not show them.
         window_empty: whether the window of preemption records was readable and showed none at all.
         preemptions: visible preemption records of the id, as printed; for the reader of a journal.
+        taken_over: whose operation this was before; nothing else here was seen then. None for our own plans.
     """
 
     origin: Origin
@@ -81,10 +82,12 @@ class BeforeImage:
     preemptions_total: int | None = None
     window_empty: bool = False
     preemptions: tuple[str, ...] = ()
+    taken_over: str | None = None
 
     def to_json(self) -> dict[str, JsonValue]:
         """The members of ``Plan.before``."""
-        return {
+        taken_over: dict[str, JsonValue] = {} if self.taken_over is None else {TAKEN_OVER: self.taken_over}
+        return taken_over | {
             "instance": self.origin.instance,
             "session": self.origin.session,
             "epoch": self.origin.epoch,
@@ -113,6 +116,7 @@ class BeforeImage:
             preemptions_total=optional_integer(before, "preemptions_total"),
             window_empty=before.get("preemptions_empty") is True,
             preemptions=tuple(str(line) for line in window) if isinstance(window, list) else (),
+            taken_over=required_text(before, TAKEN_OVER) if TAKEN_OVER in before else None,
         )
 
 

@@ -6,6 +6,9 @@ The rules, in the order of their strength:
 2. "Not applied" is said only when the world is as before the write *and* nothing can still arrive: the
    connection that carried the write is dead, the hive has not rebooted, and no acknowledgement was seen.
 3. Absence alone proves nothing. Everything else is Unknown, with the reason.
+
+Without a before-image (the operation was taken over from another program) only the first rule is left, and of
+the evidence only that which names the whole effect.
 """
 
 from __future__ import annotations
@@ -21,7 +24,14 @@ if TYPE_CHECKING:
     from ticket_agent.gpu.lease_evidence import BeforeImage, LeaseFacts
     from ticket_agent.protocol.lease import LeaseRecord, PreemptionRecord
 
-__all__ = ["LeaseBinding", "grant_verdict", "release_verdict", "renew_verdict"]
+__all__ = [
+    "LeaseBinding",
+    "Sought",
+    "grant_verdict",
+    "release_verdict",
+    "renew_verdict",
+    "taken_over_verdict",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +112,46 @@ def release_verdict(lease: LeaseBinding, before: BeforeImage, now: LeaseFacts) -
         clause = "not applied: the lease is still active and the connection is gone"
         return Rejected(lease.says(clause), evidence)
     return Unknown(lease.says("observed=active"), evidence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sought:
+    """What tells a taken-over effect from its like; exactly the members of its action are set.
+
+    Attributes:
+        terms: seconds and priority of a grant.
+        request: tag of a renewal.
+        reason: reason of a release.
+    """
+
+    terms: tuple[int | None, int | None] | None = None
+    request: str | None = None
+    reason: str | None = None
+
+
+def taken_over_verdict(lease: LeaseBinding, sought: Sought, now: LeaseFacts) -> Outcome:
+    """Decide an operation that another program dispatched: committed by its own evidence, or unknown.
+
+    A grant is there if the lease is active for this Worker and GPU with exactly the granted terms and no
+    renewal's tag; a renewal if the lease carries its tag; a release if the lease is gone and a preemption of
+    it carries the reason. "Not applied" is never said: nobody knows what the world was like before.
+    """
+    if not now.same_epoch:
+        return Unknown(lease.says("taken over; the hive has rebooted since"))
+    ours = now.by_id is not None and lease.holds(now.by_id)
+    if now.by_id is not None and ours:
+        evidence = {"by_id": now.by_id.encode()}
+        terms = (now.by_id.ttl_s, now.by_id.priority)
+        if sought.terms == terms and now.by_id.request is None:
+            return Committed(lease.says("observed=active"), evidence)
+        if sought.request is not None and sought.request == now.by_id.request:
+            return Committed(lease.says("observed=active request=matched"), evidence)
+    if sought.reason is not None and now.by_id is None:
+        for record in now.preemptions:
+            if lease.holds(record) and record.reason == sought.reason:
+                return Committed(lease.says("observed=preempted"), {"preemption": record.encode()})
+    seen = "absent" if now.by_id is None else "active" if ours else "wrong-binding"
+    return Unknown(lease.says(f"taken over without a before-image; observed={seen} proves nothing"))
 
 
 def _gone(lease: LeaseBinding, now: LeaseFacts) -> Outcome:

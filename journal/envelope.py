@@ -42,6 +42,7 @@ class Kind(StrEnum):
     RECORD = "journal"
     CURSOR = "cursor"
     GAP = "gap"
+    TAKEOVER = "takeover"
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -15,6 +15,7 @@ __all__ = [
     "RecordError",
     "StateDirError",
     "StorageFullError",
+    "TakeoverError",
     "UnknownKeyError",
 ]
 
@@ -118,3 +119,9 @@ class GapError(JournalError):
     """An acknowledgement of a gap cannot be written or read."""
 
     code = "gap"
+
+
+class TakeoverError(JournalError):
+    """A takeover from another program cannot begin, cannot go on or was not finished; nothing is executed."""
+
+    code = "takeover"

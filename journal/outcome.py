@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_DETAIL_BYTES",
+    "TAKEN_OVER",
     "Committed",
     "JsonValue",
     "Outcome",
@@ -27,6 +28,9 @@ MAX_DETAIL_BYTES = 192
 """Longest detail, in bytes of UTF-8; the bound of a result's message (host tickets, results: message)."""
 
 NO_DETAIL = "provider gave no detail"
+
+TAKEN_OVER = "taken_over"
+"""Member of ``Plan.before`` that says, in words, whose operation this was and that no before-image exists."""
 
 JsonValue = None | bool | int | str | list["JsonValue"] | dict[str, "JsonValue"]
 
@@ -89,6 +93,11 @@ class Plan:
 
     before: Mapping[str, JsonValue]
     intent: Mapping[str, JsonValue]
+
+    @property
+    def taken_over(self) -> bool:
+        """Another program dispatched this; what it saw before acting is not known."""
+        return TAKEN_OVER in self.before
 
 
 class PlanRefusedError(Exception):

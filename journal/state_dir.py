@@ -4,6 +4,7 @@
 
     <state_dir>/agent.lock      the fence, and who held it
                 cursor.json     where reading goes on
+                takeover.json   whose state this was before, if it was somebody's
                 reserve         space held for outcomes
                 ops/            one record per operation
                 archive/        segments of retired records
@@ -32,6 +33,7 @@ __all__ = [
     "LOCK",
     "OPS",
     "RESERVE",
+    "TAKEOVER",
     "StateDir",
     "create_state_dir",
     "open_gaps",
@@ -41,6 +43,7 @@ __all__ = [
 LOCK = "agent.lock"
 CURSOR = "cursor.json"
 RESERVE = "reserve"
+TAKEOVER = "takeover.json"
 OPS = "ops"
 ARCHIVE = "archive"
 GAPS = "gaps"

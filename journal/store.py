@@ -19,6 +19,7 @@ from ticket_agent.journal.errors import (
     QuarantinedRecordError,
     RecordError,
     StorageFullError,
+    TakeoverError,
     UnknownKeyError,
 )
 from ticket_agent.journal.fence import Fence
@@ -30,13 +31,15 @@ from ticket_agent.journal.record import (
     Record,
     RecordEncoder,
     Uncertainty,
+    encode_record,
     own_plan,
     own_result,
 )
 from ticket_agent.journal.retirement import Retirement
 from ticket_agent.journal.scan import Quarantined, scan_records
 from ticket_agent.journal.space import Limits
-from ticket_agent.journal.state_dir import CURSOR, StateDir, create_state_dir
+from ticket_agent.journal.state_dir import CURSOR, TAKEOVER, StateDir, create_state_dir
+from ticket_agent.journal.takeover import Takeover, encode_takeover, load_takeover, require_finished
 from ticket_agent.journal.transitions import Event, State, advance
 from ticket_agent.journal.writer import Writer
 
@@ -110,6 +113,7 @@ class JournalStore:
         Raises:
             FenceHeldError: another process owns the directory.
             StateDirError: the directory is not one to trust.
+            TakeoverError: a takeover into it was not finished, or cannot be read.
             JournalIoError: it cannot be read or prepared.
             RecordError: ``boot_id`` or ``agent_version`` cannot stand in a record.
         """
@@ -144,6 +148,8 @@ class JournalStore:
             raise
 
     def _load(self) -> None:
+        self._takeover = load_takeover(self._fs, self._dirs.root)
+        require_finished(self._takeover)
         for fd in (self._dirs.root, self._dirs.ops, self._dirs.archive, self._dirs.gaps):
             remove_temporaries(self._fs, fd)
         self._cursor, self._cursor_problem = load_cursor(self._fs, self._dirs.root)
@@ -193,6 +199,11 @@ class JournalStore:
         """Why the cursor cannot be read, or None."""
         return self._cursor_problem
 
+    @property
+    def takeover(self) -> Takeover | None:
+        """Whose state this was before, or None."""
+        return self._takeover
+
     def open_records(self) -> tuple[Record, ...]:
         """Every operation that is not terminal, ordered by epoch and sequence."""
         return self._index.open_records()
@@ -231,26 +242,35 @@ class JournalStore:
             RecordError: a value is out of bounds.
             JournalPoisonedError: see ``poisoned``.
         """
-        self._writer.require_clean()
-        known = self.records.get(key)
-        if known is not None:
-            _require_same(known, family=family, epoch=epoch, sequence=sequence, request=request)
-            return known
-        if self._index.blocked(key):
-            raise QuarantinedRecordError(
-                f"the record of sequence {sequence} is quarantined; verify the journal first"
+        return self.enter(
+            Record(
+                key=key,
+                family=family,
+                epoch=epoch,
+                sequence=sequence,
+                request=request,
+                state=State.PREPARED,
+                history=(self._entry(State.PREPARED),),
             )
-        record = Record(
-            key=key,
-            family=family,
-            epoch=epoch,
-            sequence=sequence,
-            request=request,
-            state=State.PREPARED,
-            history=(self._entry(State.PREPARED),),
         )
+
+    def enter(self, record: Record) -> Record:
+        """Journal an operation in the state that it has already, or return it if exactly it is journaled.
+
+        Raises: as :meth:`prepare`.
+        """
+        self._writer.require_clean()
+        known = self.records.get(record.key)
+        if known is not None:
+            _require_same(known, record)
+            return known
+        if self._index.blocked(record.key):
+            raise QuarantinedRecordError(
+                f"the record of sequence {record.sequence} is quarantined; verify the journal first"
+            )
+        data = encode_record(record)
         self._writer.require_free()
-        return self._commit(record, before=None)
+        return self._write(record, data, before=None)
 
     def dispatch(self, key: str, plan: Plan) -> Record:
         """Journal the plan; the effect may be performed, once, when this returns.
@@ -332,6 +352,21 @@ class JournalStore:
         self._writer.require_free()
         self._writer.put(self._dirs.root, CURSOR, data, lambda: self._take_cursor(cursor))
 
+    def save_takeover(self, takeover: Takeover) -> None:
+        """Durably replace what is remembered of the former program, of which only ever less stays to be done.
+
+        Raises:
+            TakeoverError: nothing was taken over here.
+            StorageFullError: the disk is full; the old file stays.
+            JournalPoisonedError: see ``poisoned``.
+        """
+        self._writer.require_usable()
+        if self._takeover is None:
+            raise TakeoverError("nothing was taken over into this state directory")
+        data = encode_takeover(takeover)
+        self._writer.require_free()
+        self._writer.put(self._dirs.root, TAKEOVER, data, lambda: self._take_takeover(takeover))
+
     def retire(self, *, keep: Container[str]) -> int:
         """Move old terminal records into a segment of the archive, if enough of them may leave.
 
@@ -351,6 +386,9 @@ class JournalStore:
     def _take_cursor(self, cursor: Cursor) -> None:
         self._cursor = cursor
         self._index.raise_floors()
+
+    def _take_takeover(self, takeover: Takeover) -> None:
+        self._takeover = takeover
 
     def _persist(self, key: str, event: Event, result: ProviderResult, staged: StagedResult) -> Record:
         before, state, history = self._step(key, event)
@@ -393,9 +431,12 @@ class JournalStore:
         return max(0, self._clock())
 
 
-def _require_same(known: Record, *, family: str, epoch: int, sequence: int, request: bytes) -> None:
-    same = (known.family, known.epoch, known.sequence, known.request) == (family, epoch, sequence, request)
-    if not same:
+def _require_same(known: Record, other: Record) -> None:
+    if _admission(known) != _admission(other):
         raise KeyConflictError(
             f"the key of {known.name} is journaled with another admission; use a new idempotency key"
         )
+
+
+def _admission(record: Record) -> tuple[str, int, int, bytes]:
+    return record.family, record.epoch, record.sequence, record.request

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ticket_agent.journal.archive import MAX_SEGMENT_BYTES, Segment, is_segment, read_segment, segment_names
 from ticket_agent.journal.atomic import is_temporary
 from ticket_agent.journal.cursor import MAX_CURSOR_BYTES, Cursor, decode_cursor, load_cursor
-from ticket_agent.journal.errors import JournalIoError, RecordError, StateDirError
+from ticket_agent.journal.errors import JournalIoError, RecordError, StateDirError, TakeoverError
 from ticket_agent.journal.fence import FenceOwner, fence_owner, read_starts
 from ticket_agent.journal.fs import RealFs
 from ticket_agent.journal.gaps import (
@@ -23,7 +23,14 @@ from ticket_agent.journal.gaps import (
 )
 from ticket_agent.journal.index import Index
 from ticket_agent.journal.scan import Quarantined, Scan, describe_read_error, scan_records
-from ticket_agent.journal.state_dir import ARCHIVE, CURSOR, GAPS, OPS, open_readable
+from ticket_agent.journal.state_dir import ARCHIVE, CURSOR, GAPS, OPS, TAKEOVER, open_readable
+from ticket_agent.journal.takeover import (
+    MAX_TAKEOVER_BYTES,
+    Takeover,
+    decode_takeover,
+    load_takeover,
+    require_finished,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,6 +59,8 @@ class JournalView:
         segments: names of the archive's segments, oldest first; their records are read by ``read_archive``.
         owner: who holds the fence now, or None.
         starts: who held it, oldest first, as far as the fence's file still says.
+        takeover: whose state this was before, or None.
+        takeover_problem: why that cannot be read or is only half there; no agent opens such a directory.
     """
 
     records: RecordTable
@@ -62,6 +71,8 @@ class JournalView:
     segments: tuple[str, ...]
     owner: FenceOwner | None
     starts: tuple[Start, ...]
+    takeover: Takeover | None = None
+    takeover_problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +104,7 @@ def read_journal(state_dir: Path) -> JournalView:
     try:
         scan = _in_directory(state_dir / OPS, lambda fd: scan_records(fs, fd, changing=True), Scan())
         cursor, problem = load_cursor(fs, root)
+        takeover, takeover_problem = _takeover(fs, root)
         return JournalView(
             records=scan.records,
             quarantined=tuple(scan.quarantined),
@@ -102,6 +114,8 @@ def read_journal(state_dir: Path) -> JournalView:
             segments=tuple(_in_directory(state_dir / ARCHIVE, lambda fd: segment_names(fs, fd), [])),
             owner=fence_owner(root),
             starts=read_starts(root),
+            takeover=takeover,
+            takeover_problem=takeover_problem,
         )
     finally:
         os.close(root)
@@ -114,6 +128,16 @@ def completed_through(view: JournalView, limits: Limits) -> Callable[[str, int],
         lambda family, epoch: view.cursor.completed_through(epoch) if limits.fenced(family) else 0,
     )
     return index.completed_through
+
+
+def _takeover(fs: Fs, root: int) -> tuple[Takeover | None, str | None]:
+    found = None
+    try:
+        found = load_takeover(fs, root)
+        require_finished(found)
+    except TakeoverError as error:
+        return found, str(error)
+    return found, None
 
 
 def read_archive(state_dir: Path) -> Iterator[Segment]:
@@ -196,11 +220,15 @@ def _verify_records(fs: Fs, fd: int) -> list[Verdict]:
 def _verify_root(fs: Fs, fd: int) -> list[Verdict]:
     names = fs.list(fd)
     verdicts = _leftovers("", names)
-    if CURSOR in names:
-        verdicts.insert(
-            0, _verify_file(fs, fd, CURSOR, folder="", limit=MAX_CURSOR_BYTES, check=_check_cursor)
-        )
-    return verdicts
+    known = (
+        (CURSOR, MAX_CURSOR_BYTES, _check_cursor),
+        (TAKEOVER, MAX_TAKEOVER_BYTES, _check_takeover),
+    )
+    return [
+        _verify_file(fs, fd, name, folder="", limit=limit, check=check)
+        for name, limit, check in known
+        if name in names
+    ] + verdicts
 
 
 def _verify_gaps(fs: Fs, fd: int) -> list[Verdict]:
@@ -247,6 +275,11 @@ def _verify_file(
 
 def _check_cursor(_: str, data: bytes) -> None:
     decode_cursor(data)
+
+
+def _check_takeover(_: str, data: bytes) -> None:
+    if not decode_takeover(data).finished:
+        raise RecordError("the takeover was not finished; run `ticket-agent journal import` again")
 
 
 def _check_gap(name: str, data: bytes) -> None:

@@ -62,19 +62,22 @@ class StreamView:
         sequences: admission sequence of each line; None where the line is malformed.
         base: offset of the first retained byte; None when the hive offers no offsets.
         ends: end offset of every log; empty when the hive offers no offsets.
+        digests: by what each line is recognised; :func:`line_digest` of the lines if left out.
     """
 
     lines: Sequence[str]
     sequences: Sequence[int | None]
     base: int | None
     ends: Mapping[str, int]
+    digests: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """The verdict, the index of the first line that was not consumed yet, and the evidence in words.
 
-    ``first`` and ``through`` name the range that may be lost (only for :attr:`Verdict.POSSIBLE_LOSS`).
+    ``first`` and ``through`` name the range that may be lost (only for :attr:`Verdict.POSSIBLE_LOSS`);
+    ``refetch`` tells whether root could settle it by showing the range once more.
     """
 
     verdict: Verdict
@@ -82,6 +85,7 @@ class Standing:
     evidence: str
     first: int = 0
     through: int = 0
+    refetch: bool = True
 
 
 def line_digest(line: str) -> str:
@@ -132,7 +136,10 @@ def _log_that_went_back(ends: Mapping[str, int], view: StreamView) -> str | None
 
 def _find(consumed: Consumed, view: StreamView) -> int | None:
     for index, sequence in enumerate(view.sequences):
-        if sequence == consumed.sequence and line_digest(view.lines[index]) == consumed.sha256:
+        if sequence != consumed.sequence:
+            continue
+        digest = view.digests[index] if view.digests is not None else line_digest(view.lines[index])
+        if digest == consumed.sha256:
             return index
     return None
 

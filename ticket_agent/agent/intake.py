@@ -17,7 +17,9 @@ from ticket_agent.agent.admission import (
     line_offsets,
 )
 from ticket_agent.agent.blocked import BlockedAdmissions
-from ticket_agent.agent.keys import V1_FAMILY, V2_FAMILY, base_key, reuse_key
+from ticket_agent.agent.callers import CallerIntake
+from ticket_agent.agent.keys import V2_FAMILY, base_key
+from ticket_agent.agent.lookup import known_admission
 from ticket_agent.journal.cursor import MAX_EPOCHS, Cursor, EpochMark, HeldGap, StreamMark
 from ticket_agent.journal.errors import QuarantinedRecordError, StorageFullError
 from ticket_agent.journal.gaps import Acknowledgement, covers
@@ -28,30 +30,22 @@ from ticket_agent.protocol.spec import parse_spec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ticket_agent.agent.callers import Counters
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.feed import Look
+    from ticket_agent.agent.predecessor import Predecessor
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
     from ticket_agent.protocol.retention import Retention
     from ticket_agent.protocol.spec import HostTicketSpec
 
-__all__ = ["Counters", "Intake", "Refetch"]
+__all__ = ["Intake", "Refetch"]
 
 MAX_REFETCH = 256
 """Admissions asked for one by one after a possible loss: root tracks no more (root side: admission)."""
 
 Refetch = Callable[[int], str | None]
 """Asks root for the line of one admission; None when root does not offer or does not know it."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """What was seen and not executed, since the process started."""
-
-    malformed_callers: int = 0
-    other_hive: int = 0
-    conflicts: int = 0
-    stray_v1: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +56,13 @@ class _Line:
     sequence: int | None
     spec: HostTicketSpec | None
     problem: str | None
-    offset: int | None
+    canonical: bytes
+    """What the line says, however root wrote its members down."""
+    digest: str
+    """By what the line is recognised again: that of ``canonical``."""
+    offset: int | None = None
+    passed: bool = False
+    """The agent that was taken over had done with it."""
 
 
 class Intake:
@@ -87,6 +87,7 @@ class Intake:
         clock: Callable[[], int],
         refetch: Refetch,
         acknowledgements: Callable[[], tuple[Acknowledgement, ...]],
+        former: Predecessor,
         takes: bool = True,
     ) -> None:
         """Bind to a store.
@@ -99,28 +100,39 @@ class Intake:
             clock: wall clock in Unix milliseconds.
             refetch: asks root for one admission.
             acknowledgements: what operators gave up.
+            former: what a former agent left, if its state was taken over.
             takes: False to judge the hive's epoch by each look and to take nothing from it.
         """
         self._store = store
         self._events = events
-        self._local_hive = local_hive
         self._max_line_bytes = max_line_bytes
         self._clock = clock
         self._refetch = refetch
         self._acknowledgements = acknowledgements
         self._takes = takes
-        self.counters = Counters()
         self.blocked = BlockedAdmissions(store.quarantined, refetch=refetch, max_line_bytes=max_line_bytes)
         """Admissions whose record cannot be read, as far as the hive still tells what they were."""
+        self._former = former
+        self._callers = CallerIntake(
+            store,
+            events,
+            local_hive=local_hive,
+            max_line_bytes=max_line_bytes,
+            blocked=self.blocked,
+            former=former,
+        )
         self.incomplete = False
         """The last look was not taken over as a whole (disk full, a read failed); it must come again."""
         self._parsed: dict[str, _Line] = {}
-        self._callers: dict[str, str | None] = {}
         self._cursor = self._cursor_at_start()
         self._ends: dict[str, int] = dict(self._cursor.ends)
         self._consumed = self._last_consumed()
-        newest_caller = store.newest(V1_FAMILY, self._cursor.epoch)
-        self._newest_caller = newest_caller.request.decode("utf-8") if newest_caller is not None else None
+        self._callers.start_epoch(self._cursor.epoch)
+
+    @property
+    def counters(self) -> Counters:
+        """What was seen and not executed, since the process started."""
+        return self._callers.counters
 
     @property
     def epoch(self) -> int:
@@ -130,12 +142,17 @@ class Intake:
     @property
     def visible_callers(self) -> set[str]:
         """Keys of version-1 tickets that the hive still shows; their records must stay."""
-        return {key for key in self._callers.values() if key is not None}
+        return self._callers.visible
 
     @property
     def held(self) -> HeldGap | None:
         """The gap behind which nothing is executed, if there is one."""
         return self._cursor.held
+
+    @property
+    def meets_former(self) -> bool:
+        """The next look is the first after a takeover and is judged by the hive's results too."""
+        return self._former.unmet(self.epoch) or self._former.callers_unmet(self.epoch)
 
     def absorb(self, look: Look, *, forgotten: str | None = None) -> list[Record]:
         """Prepare a record for every new admission; returns them in order.
@@ -167,18 +184,37 @@ class Intake:
             sequences=[line.sequence for line in lines],
             base=look.retention["spec.snapshot"].base if "spec.snapshot" in look.retention else None,
             ends={leaf: retention.next for leaf, retention in look.retention.items()},
+            digests=[line.digest for line in lines],
         )
         lines = [replace(line, offset=offset) for line, offset in zip(lines, line_offsets(view), strict=True)]
-        standing = self._standing(view, look, forgotten)
+        if self._former.unmet(self.epoch):
+            lines, standing = self._meet(lines, view, look)
+        else:
+            standing = self._standing(view, look, forgotten)
         if standing.verdict is Verdict.NEW_EPOCH:
             self._open_epoch(standing.evidence)
         self._learn_blocked(lines)
         self._ends = {leaf: max(end, self._ends.get(leaf, 0)) for leaf, end in view.ends.items()}
         if not self._takes:
             return
-        if standing.verdict is not Verdict.POSSIBLE_LOSS or self._loss_is_settled(standing, fresh):
-            self._take(lines[standing.start :], fresh)
-        self._take_callers(look.callers, fresh)
+        settled = standing.verdict is not Verdict.POSSIBLE_LOSS or self._loss_is_settled(standing, fresh)
+        if settled and self._take(lines[standing.start :], fresh) and self._former.unmet(self.epoch):
+            # The mark first: with it, nothing of this look is ever judged again.
+            self._save(self.cursor_now())
+            self._former.met()
+        self._callers.take(look.callers, fresh)
+
+    def _meet(self, lines: list[_Line], view: StreamView, look: Look) -> tuple[list[_Line], Standing]:
+        """The first look after a takeover: what the former agent had passed is marked."""
+        results = [look.retention[leaf] for leaf in ("status", "deadletter") if leaf in look.retention]
+        meeting = self._former.meet(
+            [line.spec for line in lines], base=view.base, dropped=any(log.base for log in results)
+        )
+        self._consumed = None
+        marked = [replace(line, passed=index in meeting.passed) for index, line in enumerate(lines)]
+        evidence = meeting.standing.evidence
+        self._events.once("info", "former-agent", "met", evidence, passed=len(meeting.passed))
+        return marked, meeting.standing
 
     def _learn_blocked(self, lines: list[_Line]) -> None:
         specs = [line.spec for line in lines if line.spec is not None]
@@ -208,7 +244,7 @@ class Intake:
         return replace(
             cursor,
             epochs=self._epochs(cursor),
-            consumed_sequence=consumed.sequence if consumed is not None else 0,
+            consumed_sequence=consumed.sequence if consumed is not None else cursor.consumed_sequence,
             mark=mark,
             ends=dict(self._ends),
         )
@@ -261,7 +297,7 @@ class Intake:
             )
         return Consumed(
             sequence=last.sequence,
-            sha256=line_digest(last.request.decode("utf-8")),
+            sha256=self._parse_admitted(last.request.decode("utf-8")).digest,
             offset=self._offset_behind(mark, last) if mark is not None else None,
             length=len(last.request) + 1,
         )
@@ -278,8 +314,8 @@ class Intake:
         if forgotten is not None and standing.verdict is not Verdict.NEW_EPOCH:
             return Standing(verdict=Verdict.NEW_EPOCH, start=0, evidence=forgotten)
         if standing.verdict is Verdict.FIRST_CONTACT and not look.retention:
-            missing = self._newest_caller is not None and self._newest_caller not in look.callers
-            if missing:
+            newest = self._callers.newest
+            if newest is not None and newest not in look.callers:
                 return Standing(
                     verdict=Verdict.NEW_EPOCH,
                     start=0,
@@ -295,8 +331,7 @@ class Intake:
         self._cursor = opened
         self._consumed = None
         self._ends = {}
-        self._callers = {}
-        self._newest_caller = None
+        self._callers.start_epoch(number)
         self._events.emit("warning", "hive-epoch", epoch=opened.epoch, evidence=evidence)
         self._write(opened)
 
@@ -304,7 +339,7 @@ class Intake:
         acknowledged = covers(self._acknowledgements(), self.epoch, standing.first, standing.through)
         if acknowledged:
             return True
-        found = self._refetch_range(standing)
+        found = self._refetch_range(standing) if standing.refetch else None
         if found is not None:
             return self._take(found, fresh)
         self._hold(standing.first, standing.through, standing.evidence)
@@ -359,11 +394,20 @@ class Intake:
         return [self._parsed[text] for text in look.admitted]
 
     def _parse_admitted(self, text: str) -> _Line:
+        spec, problem = None, None
         try:
             spec = parse_spec(text.encode("utf-8"), source="admitted", max_line_bytes=self._max_line_bytes)
         except ProtocolError as error:
-            return _Line(text=text, sequence=None, spec=None, problem=str(error), offset=None)
-        return _Line(text=text, sequence=spec.admission_sequence, spec=spec, problem=None, offset=None)
+            problem = str(error)
+        canonical = spec.encode() if spec is not None else text.encode("utf-8")
+        return _Line(
+            text=text,
+            sequence=spec.admission_sequence if spec is not None else None,
+            spec=spec,
+            problem=problem,
+            canonical=canonical,
+            digest=line_digest(canonical.decode("utf-8")),
+        )
 
     def _take(self, lines: list[_Line], fresh: list[Record]) -> bool:
         """Admit line after line; False at one that is held."""
@@ -389,75 +433,28 @@ class Intake:
         request = line.text.encode("utf-8")
         sequence = line.sequence or 0
         try:
-            key, known = self._known(base_key(spec), sequence)
-            if known is None:
+            key, known = known_admission(
+                self._store.records,
+                base_key(spec),
+                epoch=self.epoch,
+                sequence=sequence,
+                request=line.canonical,
+                ended_epoch=self._former.ended_epoch(self.epoch),
+            )
+            if known is None and line.passed:
+                self._former.enter_passed(spec, key=key, sequence=sequence, request=request)
+            elif known is None:
                 fresh.append(
                     self._store.prepare(
                         key=key, family=V2_FAMILY, epoch=self.epoch, sequence=sequence, request=request
                     )
                 )
-            elif known.request != request:
+            elif request != known.request != line.canonical:
                 return f"admission {sequence} was seen before with other content"
         except QuarantinedRecordError as error:
             # It is never executed; the admissions behind it are other operations and go on.
             self._events.once("error", "quarantined", base_key(spec), str(error), sequence=sequence)
         self._consumed = Consumed(
-            sequence=sequence, sha256=line_digest(line.text), offset=line.offset, length=len(request) + 1
+            sequence=sequence, sha256=line.digest, offset=line.offset, length=len(request) + 1
         )
         return None
-
-    def _known(self, base: str, sequence: int | None) -> tuple[str, Record | None]:
-        """The name of an admission of the present life, and its record if there is one already."""
-        known = self._store.records.get(base)
-        if known is None or (known.epoch == self.epoch and sequence in (None, known.sequence)):
-            return base, known
-        key = reuse_key(base, self.epoch, sequence)
-        return key, self._store.records.get(key)
-
-    # -- callers' lines (version 1) --------------------------------------------------------------------------
-
-    def _take_callers(self, lines: tuple[str, ...], fresh: list[Record]) -> None:
-        self._callers = {text: self._callers[text] for text in lines if text in self._callers}
-        for text in lines:
-            if text not in self._callers:
-                self._callers[text] = self._take_caller(text, fresh)
-
-    def _take_caller(self, text: str, fresh: list[Record]) -> str | None:
-        """Look at one line; returns the key of its record if it is a version-1 ticket of ours."""
-        if not text.strip():
-            return None
-        try:
-            spec = parse_spec(text.encode("utf-8"), source="raw", max_line_bytes=self._max_line_bytes)
-        except ProtocolError as error:
-            self.counters.malformed_callers += 1
-            self._events.emit("warning", "caller-line-skipped", reason=str(error))
-            return None
-        if spec.version != 1:
-            # A caller's version-2 line is a request to root; only root's own copy of it is executed.
-            return None
-        if spec.target_hive is not None and spec.target_hive != self._local_hive:
-            self.counters.other_hive += 1
-            self._events.emit("info", "other-hive-skipped", id=spec.id, target_hive=spec.target_hive)
-            return None
-        try:
-            return self._take_v1(text, spec, fresh)
-        except QuarantinedRecordError as error:
-            self._events.once("error", "quarantined", base_key(spec), str(error))
-            self.blocked.learn([spec], family=V1_FAMILY, epoch=self.epoch)
-            return None
-
-    def _take_v1(self, text: str, spec: HostTicketSpec, fresh: list[Record]) -> str:
-        key, known = self._known(base_key(spec), None)
-        request = text.encode("utf-8")
-        if known is None:
-            ordinal = self._store.highest_sequence(V1_FAMILY, self.epoch) + 1
-            record = self._store.prepare(
-                key=key, family=V1_FAMILY, epoch=self.epoch, sequence=ordinal, request=request
-            )
-            fresh.append(record)
-            self._newest_caller = text
-        elif known.request != request:
-            self.counters.conflicts += 1
-            reason = "same id and key with other content; not executed"
-            self._events.emit("warning", "idempotency-conflict", id=spec.id, reason=reason)
-        return key

@@ -16,6 +16,7 @@ from ticket_agent.agent.operation import (
     open_operation,
     spec_of,
 )
+from ticket_agent.agent.predecessor import Predecessor
 from ticket_agent.agent.steps import Moved, StepConfig, Stepper
 from ticket_agent.agent.streams import ResultStreams
 from ticket_agent.journal.errors import (
@@ -112,6 +113,17 @@ class Report(Protocol):
         """Called once more at the end."""
 
 
+def _wrote_results(record: Record) -> bool:
+    """Whether results of this admission are certainly in the hive's logs.
+
+    Our own `claimed` and `running` are there before a plan is durable. Another program may have planned first
+    and then died; of what was taken over only a result that was published counts.
+    """
+    if record.plan is None or not record.plan.taken_over:
+        return record.plan is not None
+    return any(entry.state is State.PUBLISHED for entry in record.history)
+
+
 class Agent:
     """One hive, one journal, one thread. No locks: whatever takes long is polled, never awaited.
 
@@ -153,6 +165,7 @@ class Agent:
             refetch=self._refetch,
             acknowledgements=lambda: read_acknowledgements(config.state_dir),
             takes=serves,
+            former=Predecessor(store, self.streams, self._paths, max_line_bytes=config.max_line_bytes),
         )
         self._stepper = Stepper(
             store=store,
@@ -208,7 +221,9 @@ class Agent:
         if self.intake.held is not None or self.intake.incomplete:
             self._feed.forget()
         look = self._feed.look()
-        if look is None:
+        if look is not None and self.intake.meets_former and not self._read_results():
+            self.intake.incomplete = True
+        elif look is None:
             self.intake.note_ends(self._feed.retention)
         else:
             # Whatever fails before the look is absorbed: it was not, and the same look must come again.
@@ -227,6 +242,11 @@ class Agent:
     def session(self) -> int:
         """Number of the present session with the hive, from 1 since the process started; 0 before it."""
         return self._namespace.session
+
+    def _read_results(self) -> bool:
+        """Read the results in the session of the last look; False if that session is over."""
+        self.streams.refresh()
+        return self._feed.session == self._namespace.session
 
     def _forgotten(self, look: Look) -> str | None:
         """Evidence of a reboot that left the same admissions behind: root's results lost what we wrote.
@@ -261,7 +281,7 @@ class Agent:
         epoch = self.intake.epoch
         through = self._store.highest_sequence(V2_FAMILY, epoch)
         recent = self._store.between(V2_FAMILY, epoch, max(0, through - MAX_WITNESSES), through + 1)
-        return next((record for record in reversed(recent) if record.plan is not None), None)
+        return next((record for record in reversed(recent) if _wrote_results(record)), None)
 
     def _carry(self, record: Record) -> None:
         try:

@@ -131,7 +131,9 @@ def _journal(config: AgentConfig) -> Iterator[Check]:
         return
     owner = f"held by pid {view.owner.pid or 'unknown'}" if view.owner is not None else "free"
     yield Check("fence", "ok", owner)
-    if view.quarantined or view.cursor_problem:
+    if view.takeover_problem is not None:
+        yield Check("journal", "fail", view.takeover_problem, Exit.FAILURE)
+    elif view.quarantined or view.cursor_problem:
         count = len(view.quarantined)
         detail = view.cursor_problem or f"{count} unreadable record(s); see `ticket-agent journal verify`"
         yield Check("journal", "fail", detail, Exit.DEGRADED)

@@ -12,6 +12,7 @@ from ticket_agent.cli.assembly import now_ms
 from ticket_agent.cli.journal_explain import explain_operation
 from ticket_agent.cli.journal_export import export
 from ticket_agent.cli.journal_gc import collect_garbage
+from ticket_agent.cli.journal_import import import_state
 from ticket_agent.cli.journal_list import list_operations
 from ticket_agent.cli.journal_records import find, full
 from ticket_agent.cli.journal_replay import replay_operations
@@ -37,7 +38,7 @@ _STATE_WIDTH = len(_DECIDED) + 2
 
 @click.group()
 def journal() -> None:
-    """Read a journal, with the daemon dead or alive, on a copy, without root; replay, resolve, clean up."""
+    """Read a journal, dead or alive, on a copy, without root; replay, resolve, clean up, take over."""
 
 
 @journal.command()
@@ -206,3 +207,4 @@ journal.add_command(resolve_operation)
 journal.add_command(collect_garbage)
 journal.add_command(report)
 journal.add_command(export)
+journal.add_command(import_state)

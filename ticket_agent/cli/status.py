@@ -101,7 +101,7 @@ def _document(view: JournalView, daemon: dict[str, Any] | None) -> dict[str, Any
         states[record.state.value] = states.get(record.state.value, 0) + 1
     uncertain = [record for record in view.records.values() if record.outcome_unknown]
     held = view.cursor.held
-    degraded = bool(view.quarantined or view.cursor_problem or held)
+    degraded = bool(view.quarantined or view.cursor_problem or view.takeover_problem or held)
     code = Exit.DEGRADED if degraded else Exit.UNCERTAIN if uncertain else Exit.OK
     return {
         "owner": {"pid": view.owner.pid, "boot_id": view.owner.boot_id} if view.owner is not None else None,
@@ -119,6 +119,8 @@ def _document(view: JournalView, daemon: dict[str, Any] | None) -> dict[str, Any
         ],
         "quarantined": [{"file": item.name, "reason": item.reason} for item in view.quarantined],
         "cursor_problem": view.cursor_problem,
+        "taken_over_from": view.takeover.source if view.takeover is not None else None,
+        "takeover_problem": view.takeover_problem,
         "held_gap": (
             {
                 "epoch": held.epoch,
@@ -154,6 +156,10 @@ def _print(view: JournalView, document: dict[str, Any]) -> None:
         click.echo("  its ticket is not executed, the others go on; see `ticket-agent journal verify`")
     if document["cursor_problem"]:
         click.echo(styled(f"cursor: {plain(document['cursor_problem'])}", "red"))
+    if document["takeover_problem"]:
+        click.echo(styled(f"takeover: {plain(document['takeover_problem'])}", "red"))
+    elif document["taken_over_from"]:
+        click.echo(f"taken over from: {plain(document['taken_over_from'])}")
     if document["held_gap"] is not None:
         _print_gap(document["held_gap"])
     skipped = {name: count for name, count in (daemon or {}).get("skipped", {}).items() if count}
