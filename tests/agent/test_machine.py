@@ -10,11 +10,11 @@ import tempfile
 from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_faults import DyingAppends, Killed, drop, root_of
 from agent_support import Bench, agent_on
-from hive_support import LEASE_CTL, ManualClock, raw_lease, running_hive
+from hive_support import LEASE_CTL, STATUS, ManualClock, raw_lease, running_hive
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -31,6 +31,7 @@ from ticket_agent.hive.reference import (
     LabError,
     RefusalError,
 )
+from ticket_agent.hive.reference.tree import MAX_ANSWER_FRAMES
 from ticket_agent.journal.errors import JournalPoisonedError
 from ticket_agent.journal.fs import FreeSpace, RealFs
 from ticket_agent.journal.gaps import acknowledge_gap
@@ -58,6 +59,8 @@ TICKETS = st.integers(0, 15).map(lambda number: f"t{number}")
 PATHS = st.sampled_from(["", LEASE_CTL, "/host/tickets/status", "/host/tickets", "/proc"])
 LOSSES = st.sampled_from([FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER, FaultKind.GARBAGE])
 QUIET_PASSES = 40
+FRAMES_PER_TICKET = 9
+"""What `claimed`, `running` and the result of one ticket take in the status log."""
 HOUR_MS = 3_600_000
 TEN_YEARS_MS = 3_652 * 24 * HOUR_MS
 
@@ -197,10 +200,7 @@ class Machine(RuleBasedStateMachine):
     def submit_again(self, which: int) -> None:
         """The same ticket for the present Worker, as a caller does who saw no result."""
         verb, ticket, worker, lease, expires = self.asked[-1 - which % len(self.asked)]
-        with suppress(RefusalError, LabError):
-            before = len(self.hive.admissions())
-            self.hive.submit(raw_lease(self.hive, worker, verb, ticket, lease, expires=expires))
-            self.admitted[ticket, f"key-{ticket}"] += len(self.hive.admissions()) - before
+        self._admit(verb, ticket, worker, lease, expires=expires)
 
     @precondition(lambda self: self.asked)
     @rule(which=st.integers(0, 5))
@@ -209,10 +209,22 @@ class Machine(RuleBasedStateMachine):
         verb, ticket, worker, lease, _ = self.asked[-1 - which % len(self.asked)]
         self.count += 1
         args = {"reason": f"changed-{self.count}"} if verb == "release" else {"ttl_s": 200 + self.count}
+        self._admit(verb, ticket, worker, lease, **args)
+
+    def _admit(self, verb: str, ticket: str, worker: str, lease: str, **options: Any) -> None:
+        if not self._can_be_read():
+            return
         with suppress(RefusalError, LabError):
             before = len(self.hive.admissions())
-            self.hive.submit(raw_lease(self.hive, worker, verb, ticket, lease, **args))
+            self.hive.submit(raw_lease(self.hive, worker, verb, ticket, lease, **options))
             self.admitted[ticket, f"key-{ticket}"] += len(self.hive.admissions()) - before
+
+    def _can_be_read(self) -> bool:
+        """A log without rings fits into one answer only while few tickets were admitted in this life."""
+        if self.profile.evicting_logs:
+            return True
+        unanswered = sum(view.outcome is None for view in root_of(self.hive).admissions.history)
+        return len(self.hive.wire("CAT", STATUS)) + FRAMES_PER_TICKET * (unanswered + 1) <= MAX_ANSWER_FRAMES
 
     def _submit(self, verb: str, ticket: str, worker: str, lease: str, expires: int | None) -> None:
         expiry = None if expires is None else max(1, self.clock() + expires)
