@@ -181,12 +181,13 @@ def test_an_agent_loses_nothing(disk: Disk, launchers: list[Launcher], tmp_path:
     points = boundaries(recorded(launcher, "grant", tmp_path / "recording").calls)
     first = next(index for index, point in enumerate(points) if point.remote)
     report = sweep(
-        f"SIGKILL and power cut, {disk.kind}",
+        f"death and power cut, {disk.kind}",
         points[first:],
         kill,
         launchers=[launcher],
         tmp=tmp_path,
         limit=AGENT_LIMIT,
+        faults=("SIGKILL and power cut",),
         shown=lambda point: point.label,
     )
     require_clean(report)

@@ -42,7 +42,7 @@ def test_death_before_every_call(launchers: list[Launcher], tmp_path: Path, kind
     assert len(points) > 100
     assert sum(point.is_effect for point in points) == len(SCENES[kind])
     report = sweep(
-        f"SIGKILL, {kind}",
+        f"death, {kind}",
         points,
         lambda launcher, home, point: _kill(launcher, kind, home, point),
         launchers=launchers,
@@ -81,7 +81,7 @@ def test_death_during_recovery(launchers: list[Launcher], tmp_path: Path) -> Non
         assert stage.oracle.verdict() == []
     assert not any(call.is_effect for call in second.calls)
     report = sweep(
-        "SIGKILL, recovery",
+        "death during recovery",
         boundaries(second.calls),
         kill,
         launchers=launchers,

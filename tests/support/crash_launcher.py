@@ -4,8 +4,9 @@ An agent is the command line's own entry point in a fresh process; only its impo
 fork. It waits behind a pipe until it is let go, so that a tracer can be attached before its first call, and
 nothing but the agent's own calls is counted.
 
-An order is one JSON line, ``{"args": [...], "output": path}``; the answers are ``{"pid": n}``, then, after
-any line that lets the agent go, ``{"status": n}`` as :func:`os.waitstatus_to_exitcode` gives it.
+An order is one JSON line, ``{"args": [...], "output": path}``; with ``"seam": path`` the agent also writes
+down there what it asked of its file system. The answers are ``{"pid": n}``, then, after any line that lets the
+agent go, ``{"status": n}`` as :func:`os.waitstatus_to_exitcode` gives it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PR_SET_PTRACER = 0x59616D61
 ANYBODY = ctypes.c_ulong(-1)
@@ -48,6 +52,7 @@ def be_the_agent(order: dict[str, Any], go: int) -> NoReturn:
     os.close(go)
     sys.argv = ["ticket-agent", *order["args"]]
     code: object = 0
+    written = recorded_at(Path(order["seam"])) if "seam" in order else None
     try:
         from ticket_agent.cli import main  # noqa: PLC0415 - imported long ago
 
@@ -57,12 +62,21 @@ def be_the_agent(order: dict[str, Any], go: int) -> NoReturn:
     except BaseException:  # noqa: BLE001 - a traceback is what the reader looks for
         traceback.print_exc()
         code = 1
+    if written is not None:
+        written()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
         pass
     os._exit(code if isinstance(code, int) else 1)
+
+
+def recorded_at(path: Path) -> Callable[[], None]:
+    """Record this process at its own seam."""
+    from crash_log import record_this_process  # noqa: PLC0415 - only for the few lives that are recorded
+
+    return record_this_process(path)
 
 
 def main() -> None:

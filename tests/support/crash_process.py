@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from crash_log import TRACE_WHOLE, from_json, traced_ops
 from hive_support import TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from journal_support import Op
 
 TRACED = (
     "open",
@@ -158,13 +161,12 @@ class Launcher:
                 blanks.
             traced: record without injecting.
         """
-        self._count += 1
-        output = self._tmp / f"output-{self._count}"
-        order = {"args": once_arguments(state_dir, port), "output": str(output)}
-        self._say(json.dumps(order))
-        pid = self._answer("pid")
+        pid, output = self._order(once_arguments(state_dir, port))
         trace = self._tmp / f"trace-{self._count}"
-        tracer = self._attach(pid, trace, inject) if inject is not None or traced else None
+        tracer = None
+        if inject is not None or traced:
+            more = [part for one in (inject or "").split() for part in ("-e", f"inject={one}")]
+            tracer = _attach(pid, [*_strace(trace), *more])
         self._say("go")
         code = self._answer("status")
         calls: tuple[Call, ...] = ()
@@ -172,9 +174,27 @@ class Launcher:
             tracer.communicate()
             calls = tuple(parse_trace(trace.read_text(errors="replace"), pid, state_dir))
             trace.unlink()
-        text = output.read_text(errors="replace")
-        output.unlink()
-        return Life(code=code, output=text, calls=calls)
+        return Life(code=code, output=_taken(output), calls=calls)
+
+    def both_logs(self, state_dir: Path, port: int) -> tuple[list[Op], list[Op]]:
+        """One life, told by its own seam and by the kernel."""
+        seam = self._tmp / "seam"
+        pid, output = self._order(once_arguments(state_dir, port), seam=str(seam))
+        trace = self._tmp / "trace-whole"
+        tracer = _attach(pid, ["strace", "-f", "-y", "-o", str(trace), *TRACE_WHOLE])
+        self._say("go")
+        code = self._answer("status")
+        tracer.communicate()
+        assert code == 0, _taken(output)
+        told = from_json(json.loads(_taken(seam)))
+        return told, traced_ops(_taken(trace), pid, state_dir)
+
+    def _order(self, arguments: list[str], **more: str) -> tuple[int, Path]:
+        """An agent that waits to be let go: its process id, and where its output goes."""
+        self._count += 1
+        output = self._tmp / f"output-{self._count}"
+        self._say(json.dumps({"args": arguments, "output": str(output), **more}))
+        return self._answer("pid"), output
 
     def cold(self, state_dir: Path, port: int) -> Life:
         """The same pass by a new interpreter, traced from its first call on."""
@@ -191,19 +211,6 @@ class Launcher:
         text = trace.read_text(errors="replace")
         calls = tuple(parse_trace(text, int(text.split(maxsplit=1)[0]), state_dir))
         return Life(code=done.returncode, output=done.stdout + done.stderr, calls=calls)
-
-    def _attach(self, pid: int, trace: Path, inject: str | None) -> subprocess.Popen[str]:
-        more = [part for one in (inject or "").split() for part in ("-e", f"inject={one}")]
-        tracer = subprocess.Popen(
-            [*_strace(trace), *more, "-p", str(pid)],
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-        )
-        assert tracer.stderr is not None
-        first = tracer.stderr.readline()
-        assert "attached" in first, first
-        return tracer
 
     def _say(self, text: str) -> None:
         assert self._process.stdin is not None
@@ -232,6 +239,22 @@ class Launcher:
 def once_arguments(state_dir: Path, port: int) -> list[str]:
     where = ["--state-dir", str(state_dir), "--tcp-port", str(port), "--auth-token", "env:LAB_TOKEN"]
     return ["once", *where, "--log-format", "json", "--log-level", "debug"]
+
+
+def _attach(pid: int, command: list[str]) -> subprocess.Popen[str]:
+    tracer = subprocess.Popen(
+        [*command, "-p", str(pid)], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    )
+    assert tracer.stderr is not None
+    first = tracer.stderr.readline()
+    assert "attached" in first, first
+    return tracer
+
+
+def _taken(path: Path) -> str:
+    text = path.read_text(errors="replace")
+    path.unlink()
+    return text
 
 
 def _strace(trace: Path) -> list[str]:
