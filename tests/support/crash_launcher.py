@@ -4,9 +4,9 @@ An agent is the command line's own entry point in a fresh process; only its impo
 fork. It waits behind a pipe until it is let go, so that a tracer can be attached before its first call, and
 nothing but the agent's own calls is counted.
 
-An order is one JSON line, ``{"args": [...], "output": path}``; with ``"seam": path`` the agent also writes
-down there what it asked of its file system. The answers are ``{"pid": n}``, then, after any line that lets the
-agent go, ``{"status": n}`` as :func:`os.waitstatus_to_exitcode` gives it.
+An order is one JSON line, ``{"args": [...], "output": path}``, and what :func:`be_prepared` knows beside. The
+answers are ``{"pid": n}``, then, after any line that lets the agent go, ``{"status": n}`` as
+:func:`os.waitstatus_to_exitcode` gives it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import sys
 import traceback
 from pathlib import Path
@@ -52,7 +53,7 @@ def be_the_agent(order: dict[str, Any], go: int) -> NoReturn:
     os.close(go)
     sys.argv = ["ticket-agent", *order["args"]]
     code: object = 0
-    written = recorded_at(Path(order["seam"])) if "seam" in order else None
+    written = be_prepared(order)
     try:
         from ticket_agent.cli import main  # noqa: PLC0415 - imported long ago
 
@@ -72,11 +73,26 @@ def be_the_agent(order: dict[str, Any], go: int) -> NoReturn:
     os._exit(code if isinstance(code, int) else 1)
 
 
-def recorded_at(path: Path) -> Callable[[], None]:
-    """Record this process at its own seam."""
+def be_prepared(order: dict[str, Any]) -> Callable[[], None] | None:
+    """What an order asks for beside its command; returns what is to be done at the end.
+
+    ``seam``: write down there what was asked of the file system. ``short``: most bytes for one write.
+    ``file_limit``: most bytes of a file, as the kernel enforces it.
+    """
+    if order.get("file_limit") is not None:
+        # The log is a file as well and would be the first to be cut.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_limit"],) * 2)
+    if order.get("short") is not None:
+        write, most = os.write, order["short"]
+        os.write = lambda fd, data: write(fd, memoryview(data)[:most])
+    if order.get("seam") is None:
+        return None
     from crash_log import record_this_process  # noqa: PLC0415 - only for the few lives that are recorded
 
-    return record_this_process(path)
+    return record_this_process(Path(order["seam"]))
 
 
 def main() -> None:

@@ -89,6 +89,11 @@ class Call:
     line: str
 
     @property
+    def answer(self) -> int:
+        """What it returned."""
+        return int(self.line.rsplit(" = ", 1)[1].split(maxsplit=1)[0])
+
+    @property
     def label(self) -> str:
         return f"{self.name}#{self.ordinal} {self.what}"
 
@@ -104,7 +109,7 @@ class Call:
     @property
     def is_effect(self) -> bool:
         """The one command that changes the world."""
-        return self.name == "sendto" and "ECHO /queen/lease/ctl" in self.what
+        return self.name == "sendto" and "ECHO /queen/" in self.what
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,14 @@ class Launcher:
         self._count = 0
 
     def once(
-        self, state_dir: Path, port: int, *, inject: str | None = None, traced: bool | None = None
+        self,
+        state_dir: Path,
+        port: int,
+        *,
+        inject: str | None = None,
+        traced: bool | None = None,
+        short: int | None = None,
+        file_limit: int | None = None,
     ) -> Life:
         """One pass of an agent, traced if something is injected or ``traced``.
 
@@ -160,13 +172,16 @@ class Launcher:
             inject: as ``strace -e inject=`` takes it: ``fsync:signal=SIGKILL:when=3``; several, apart by
                 blanks.
             traced: record without injecting.
+            short: most bytes that it hands to one write.
+            file_limit: most bytes of a file that it writes, by the kernel's limit; the output is lost, too.
         """
-        pid, output = self._order(once_arguments(state_dir, port))
+        more: dict[str, Any] = {"short": short, "file_limit": file_limit}
+        pid, output = self._order(once_arguments(state_dir, port), **more)
         trace = self._tmp / f"trace-{self._count}"
         tracer = None
         if inject is not None or traced:
-            more = [part for one in (inject or "").split() for part in ("-e", f"inject={one}")]
-            tracer = _attach(pid, [*_strace(trace), *more])
+            faults = [part for one in (inject or "").split() for part in ("-e", f"inject={one}")]
+            tracer = _attach(pid, [*_strace(trace), *faults])
         self._say("go")
         code = self._answer("status")
         calls: tuple[Call, ...] = ()
@@ -189,7 +204,7 @@ class Launcher:
         told = from_json(json.loads(_taken(seam)))
         return told, traced_ops(_taken(trace), pid, state_dir)
 
-    def _order(self, arguments: list[str], **more: str) -> tuple[int, Path]:
+    def _order(self, arguments: list[str], **more: Any) -> tuple[int, Path]:
         """An agent that waits to be let go: its process id, and where its output goes."""
         self._count += 1
         output = self._tmp / f"output-{self._count}"

@@ -22,7 +22,7 @@ from ticket_agent.journal.record import decode_record
 from ticket_agent.journal.view import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from journal_support import Op
@@ -41,10 +41,16 @@ class Recording:
     kind: str
     hive_ms: int
     log: tuple[Op, ...]
+    earlier: int = 0
+    """Operations of a life that had ended before."""
 
     @property
     def appends(self) -> list[Op]:
         return [op for op in self.log if op.name == APPEND]
+
+    @property
+    def earlier_appends(self) -> int:
+        return sum(op.name == APPEND for op in self.log[: self.earlier])
 
 
 def record_at_the_seam(
@@ -60,7 +66,8 @@ def record_at_the_seam(
     """
     clock, fs = ManualClock(), AgentFs(lose=lose)
     start = clock()
-    with scene(kind, tmp, clock=clock) as stage:
+    with scene(kind, tmp, clock=clock, fs=fs) as stage:
+        earlier = len(fs.log)
         if interrupted:
             with agent_on(stage.server, stage.state_dir, clock=clock, fs=fs) as bench:
                 dying = DyingAppends(bench.namespace, APPENDS.index("effect"), sent=True)
@@ -75,7 +82,7 @@ def record_at_the_seam(
             bench.settle()
             bench.agent.save_cursor()
         assert stage.oracle.effects() == len(SCENES[kind])
-    return Recording(kind=kind, hive_ms=start, log=tuple(fs.log))
+    return Recording(kind=kind, hive_ms=start, log=tuple(fs.log), earlier=earlier)
 
 
 @contextmanager
@@ -83,8 +90,12 @@ def after_cut(recording: Recording, state: CrashState, home: Path) -> Iterator[t
     """The hive as it was at the cut, and the directory as the cut left it."""
     clock = ManualClock(recording.hive_ms)
     with scene(recording.kind, home, clock=clock) as stage:
-        for op in recording.appends[: state.appends]:
+        for op in recording.appends[recording.earlier_appends : state.appends]:
             stage.hive.echo(op.file, op.data.decode())
+        if recording.earlier:
+            # The same life of the same hive, but its journal is the recorded one.
+            shutil.rmtree(stage.state_dir)
+            stage.oracle.forget()
         materialise(state, stage.state_dir)
         clock.advance(LATER_MS)
         yield stage, clock
@@ -151,7 +162,7 @@ def recover(recording: Recording, state: CrashState, home: Path) -> list[str]:
             found += [f"{bad.name} is quarantined" for bad in bench.store.quarantined]
             if bench.store.cursor_problem is not None:
                 found.append(f"the cursor cannot be read: {bench.store.cursor_problem}")
-            found += _settled(bench)
+            found += _settled(bench, stage.oracle.settled)
         found += stage.oracle.verdict()
         if not stage.oracle.settled():
             found.append("not settled")
@@ -159,10 +170,10 @@ def recover(recording: Recording, state: CrashState, home: Path) -> list[str]:
     return found
 
 
-def _settled(bench: Bench) -> list[str]:
+def _settled(bench: Bench, settled: Callable[[], bool]) -> list[str]:
     try:
         bench.passes(1)
-        bench.until(lambda: not bench.store.open_records(), limit=PATIENCE)
+        bench.until(settled, limit=PATIENCE)
     except AssertionError as stuck:
         return [f"stuck: {stuck}"]
     return []
@@ -170,7 +181,11 @@ def _settled(bench: Bench) -> list[str]:
 
 def distinct(recording: Recording, modes: Iterable[Mode]) -> list[CrashState]:
     """Every distinct state under any of the models."""
-    return list(dict.fromkeys(state for mode in modes for state in crash_states(recording.log, mode)))
+    return list(
+        dict.fromkeys(
+            state for mode in modes for state in crash_states(recording.log, mode, since=recording.earlier)
+        )
+    )
 
 
 def one_of_each(states: Iterable[CrashState], seed: int) -> list[CrashState]:

@@ -178,15 +178,17 @@ def _contents(forced: bytes, data: bytes) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys([forced, half, torn, forced.ljust(len(data), b"\0"), data]))
 
 
-def crash_states(log: Iterable[Op], mode: Mode) -> Iterator[CrashState]:
-    """Each distinct state after each prefix of a log, once."""
+def crash_states(log: Iterable[Op], mode: Mode, *, since: int = 0) -> Iterator[CrashState]:
+    """Each distinct state after each prefix of a log that has at least ``since`` operations, once."""
     disk, seen = _Disk(), set[CrashState]()
     appends = begun = done = 0
-    for op in [Op("start"), *log]:
+    for number, op in enumerate([Op("start"), *log]):
         appends += op.name == APPEND
         begun += op.name == "begin"
         done += op.name == "done"
         disk.do(op, mode)
+        if number < since:
+            continue
         promised = tuple((*place, data) for place, data in sorted(disk.promised.items()))
         for files, folders in disk.cuts(mode):
             state = CrashState(files, folders, appends, begun, done, promised)
