@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -17,7 +21,7 @@ from crash_log import TRACE_WHOLE, from_json, traced_ops
 from hive_support import TOKEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from journal_support import Op
 
@@ -51,8 +55,12 @@ TRACED = (
 
 KILL = "signal=SIGKILL"
 
+PATIENCE_S = 60.0
+LOOK_S = 0.005
+"""Seconds between two looks whether a daemon has done its work."""
+
 _CALL = re.compile(r"(\d+)\s+(\w+)\((.*)")
-_TEMPORARY = re.compile(r"\.([\w.-]+?)\.\d+\.\d+\.tmp")
+_TEMPORARY = re.compile(r"\.([\w.-]+?)(?:\.\d+){1,2}\.tmp")
 _FIRST = re.compile(r'"(?:\\.|[^"\\])*"')
 _FRAME = re.compile(r"^(?:\\\d{1,3}|\\.|[^A-Z])*")
 
@@ -176,13 +184,34 @@ class Launcher:
             file_limit: most bytes of a file that it writes, by the kernel's limit; the output is lost, too.
         """
         more: dict[str, Any] = {"short": short, "file_limit": file_limit}
-        pid, output = self._order(once_arguments(state_dir, port), **more)
+        arguments = _arguments("once", state_dir, port)
+        return self._live(arguments, state_dir, inject, traced=bool(traced), until=None, **more)
+
+    def serve(
+        self, state_dir: Path, port: int, *, until: Callable[[], bool], inject: str | None = None
+    ) -> Life:
+        """A daemon, always traced, that gets SIGTERM as soon as ``until`` holds; arguments as of ``once``."""
+        return self._live(_arguments("run", state_dir, port), state_dir, inject, traced=True, until=until)
+
+    def _live(
+        self,
+        arguments: list[str],
+        state_dir: Path,
+        inject: str | None,
+        *,
+        traced: bool,
+        until: Callable[[], bool] | None,
+        **more: Any,
+    ) -> Life:
+        pid, output = self._order(arguments, **more)
         trace = self._tmp / f"trace-{self._count}"
         tracer = None
         if inject is not None or traced:
             faults = [part for one in (inject or "").split() for part in ("-e", f"inject={one}")]
             tracer = _attach(pid, [*_strace(trace), *faults])
         self._say("go")
+        if until is not None:
+            self._stop_when(until, pid)
         code = self._answer("status")
         calls: tuple[Call, ...] = ()
         if tracer is not None:
@@ -191,10 +220,21 @@ class Launcher:
             trace.unlink()
         return Life(code=code, output=_taken(output), calls=calls)
 
+    def _stop_when(self, until: Callable[[], bool], pid: int) -> None:
+        """Wait for a condition or for the end of the process, whichever comes first."""
+        deadline = time.monotonic() + PATIENCE_S
+        assert self._process.stdout is not None
+        while not select.select([self._process.stdout], [], [], LOOK_S)[0]:
+            late = time.monotonic() > deadline
+            if late or until():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+                return
+
     def both_logs(self, state_dir: Path, port: int) -> tuple[list[Op], list[Op]]:
         """One life, told by its own seam and by the kernel."""
         seam = self._tmp / "seam"
-        pid, output = self._order(once_arguments(state_dir, port), seam=str(seam))
+        pid, output = self._order(_arguments("once", state_dir, port), seam=str(seam))
         trace = self._tmp / "trace-whole"
         tracer = _attach(pid, ["strace", "-f", "-y", "-o", str(trace), *TRACE_WHOLE])
         self._say("go")
@@ -214,7 +254,13 @@ class Launcher:
     def cold(self, state_dir: Path, port: int) -> Life:
         """The same pass by a new interpreter, traced from its first call on."""
         trace = self._tmp / "trace-cold"
-        command = [*_strace(trace), sys.executable, "-m", "ticket_agent", *once_arguments(state_dir, port)]
+        command = [
+            *_strace(trace),
+            sys.executable,
+            "-m",
+            "ticket_agent",
+            *_arguments("once", state_dir, port),
+        ]
         done = subprocess.run(
             command,
             env=self._environ,
@@ -251,9 +297,9 @@ class Launcher:
         self.close()
 
 
-def once_arguments(state_dir: Path, port: int) -> list[str]:
+def _arguments(command: str, state_dir: Path, port: int) -> list[str]:
     where = ["--state-dir", str(state_dir), "--tcp-port", str(port), "--auth-token", "env:LAB_TOKEN"]
-    return ["once", *where, "--log-format", "json", "--log-level", "debug"]
+    return [command, *where, "--log-format", "json", "--log-level", "debug"]
 
 
 def _attach(pid: int, command: list[str]) -> subprocess.Popen[str]:
@@ -327,7 +373,8 @@ def _object(name: str, rest: str, home: str, command: str) -> str:
     where = below[1] if below is not None else ""
     quoted = [found[1:-1] for found in _FIRST.findall(rest.split("<", 1)[-1])]
     in_directory = name in ("openat", "mkdirat", "unlinkat", "renameat", "renameat2", "linkat")
-    named = "/".join([where, quoted[-1]]) if quoted and in_directory else where
+    absolute = bool(quoted) and quoted[-1].startswith("/")
+    named = "/".join([where, quoted[-1]]) if quoted and in_directory and not absolute else where
     return _TEMPORARY.sub(r"\1.tmp", named.strip("/"))
 
 

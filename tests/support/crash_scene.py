@@ -13,6 +13,7 @@ from crash_oracle import Oracle
 from hive_support import LEASE_CTL, ManualClock, raw_lease, running_hive
 
 from ticket_agent.hive.reference import DEFAULT
+from ticket_agent.journal.view import read_journal
 from ticket_agent.protocol.lease import GrantControl
 
 if TYPE_CHECKING:
@@ -52,6 +53,14 @@ class Scene:
     server: ConsoleServer
     state_dir: Path
     oracle: Oracle
+
+    def served(self) -> bool:
+        """Whether a daemon has nothing left to do: every result is out, and the cursor is behind it."""
+        # The hive first: a look at the journal takes its lock for a moment, and a start would notice.
+        if not all(self.hive.terminal_lines((ticket, f"key-{ticket}")) for ticket in self.oracle.tickets):
+            return False
+        cursor = read_journal(self.state_dir).cursor
+        return cursor.completed_through(cursor.epoch) == len(self.oracle.tickets)
 
     def recover(self, launcher: Launcher) -> list[Life]:
         """Start the agent again, undisturbed, until nothing is open; returns its lives."""
