@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from crash_process import KILL, Call, Launcher, Life, boundaries
-from crash_scene import SCENES, scene
+from crash_scene import SCENES, same_twice, scene
 from crash_sweep import TIMEOUT_S, Run, met, require_clean, sweep
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def _points(life: Life) -> list[Call]:
 @pytest.mark.parametrize("kind", LIMIT)
 def test_death_of_a_daemon(launchers: list[Launcher], tmp_path: Path, kind: str) -> None:
     stop = _stop_at_the_end(_served(launchers[0], kind, tmp_path / "first"))
-    points = _points(_served(launchers[0], kind, tmp_path / "recording", stop))
+    life = same_twice(lambda home: _served(launchers[0], kind, home, stop), tmp_path / "recording")
+    points = _points(life)
     assert sum(point.is_effect for point in points) == (1 if kind == "again" else len(SCENES[kind]))
     # It leaves its status when it starts and when it stops.
     assert sum(point.name == "renameat" and "agent-status" in point.what for point in points) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,16 @@ if TYPE_CHECKING:
     from ticket_agent.journal.store import JournalStore
 
 STORE_LIMIT = 40
-AGENT_LIMIT = 36
+AGENT_LIMIT = {
+    "grant": 36,
+    "renew": 20,
+    "release": 20,
+    "two-lanes": 36,
+    "again": 36,
+    "v1-grant": 20,
+    "v1-renew": 12,
+    "v1-release": 12,
+}
 """Most power cuts of each kind unless all are asked for."""
 
 
@@ -162,31 +172,35 @@ def test_a_missing_sync_is_noticed(disk: Disk, lose: str) -> None:
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_an_agent_loses_nothing(disk: Disk, launchers: list[Launcher], tmp_path: Path) -> None:
-    """Death at a call of a real agent, and the power goes with it."""
+@pytest.mark.parametrize("kind", AGENT_LIMIT)
+def test_an_agent_loses_nothing(disk: Disk, launchers: list[Launcher], tmp_path: Path, kind: str) -> None:
+    """Death at a call of a real agent, and the power goes with it; in `again` every name exists already."""
     launcher = launchers[0]
 
     def kill(launcher: Launcher, home: Path, point: Call) -> Run:
-        with scene("grant", disk.root / home.name) as stage:
+        place = disk.root / f"{kind}-{home.name}"
+        with scene(kind, place) as stage:
             inject = f"{point.name}:{KILL}:when={point.ordinal}"
             dead = launcher.once(stage.state_dir, stage.server.port, inject=inject)
             disk.cut_power()
             stage.oracle.after_power()
             lives = stage.recover(launcher)
             found = stage.oracle.verdict()
-            if not stage.oracle.settled() or lives[-1].code != 0:
+            if not stage.oracle.settled() or lives[-1].code != stage.oracle.exit_code():
                 found.append(f"not settled: {lives[-1].code} {lives[-1].output}")
-            return Run(met(dead, point), found)
+        if not found:
+            shutil.rmtree(place)
+        return Run(met(dead, point), found)
 
-    points = boundaries(recorded(launcher, "grant", tmp_path / "recording").calls)
+    points = boundaries(recorded(launcher, kind, tmp_path / "recording").calls)
     first = next(index for index, point in enumerate(points) if point.remote)
     report = sweep(
-        f"death and power cut, {disk.kind}",
+        f"death and power cut, {disk.kind}, {kind}",
         points[first:],
         kill,
         launchers=[launcher],
         tmp=tmp_path,
-        limit=AGENT_LIMIT,
+        limit=AGENT_LIMIT[kind],
         faults=("SIGKILL and power cut",),
         shown=lambda point: point.label,
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from crash_process import KILL, Call, Launcher, Life, boundaries
-from crash_scene import SCENES, Scene, recorded, scene
+from crash_scene import SCENES, Scene, recorded, same_twice, scene
 from crash_sweep import TIMEOUT_S, Run, met, require_clean, sweep
 
 if TYPE_CHECKING:
@@ -84,11 +84,15 @@ def test_death_during_recovery(launchers: list[Launcher], tmp_path: Path) -> Non
             dead = launcher.once(stage.state_dir, stage.server.port, inject=inject)
             return Run(met(dead, point), _recovered(stage, launcher, dead))
 
-    with scene("grant", tmp_path / "second") as stage:
-        _die_after_the_effect(launchers[0], stage, first)
-        second = launchers[0].once(stage.state_dir, stage.server.port, traced=True)
-        assert stage.oracle.settled()
-        assert stage.oracle.verdict() == []
+    def observe(home: Path) -> Life:
+        with scene("grant", home) as stage:
+            _die_after_the_effect(launchers[0], stage, first)
+            life = launchers[0].once(stage.state_dir, stage.server.port, traced=True)
+            assert stage.oracle.settled()
+            assert stage.oracle.verdict() == []
+        return life
+
+    second = same_twice(observe, tmp_path / "second")
     assert not any(call.is_effect for call in second.calls)
     report = sweep(
         "death during recovery",

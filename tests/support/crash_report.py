@@ -20,7 +20,7 @@ class Sweep:
         possible: how many runs there could have been.
         unit: what is counted: boundaries of calls, or states that a cut can leave.
         runs: how many there were.
-        missed: labels of the runs in which the boundary was not met even at the second attempt.
+        missed: labels of the runs in which the boundary was never met.
         violations: what the oracle or the test found wrong, one line each.
         seconds: wall-clock time.
     """

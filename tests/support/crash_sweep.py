@@ -25,7 +25,7 @@ EVERYTHING = os.environ.get("TICKET_AGENT_CRASH") == "all"
 TIMEOUT_S = 3600 if EVERYTHING else 300
 """Of one sweep."""
 SEED = 4711
-ATTEMPTS = 2
+ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def sweep(
     faults: tuple[str, ...] = ("SIGKILL",),
     shown: Callable[[_T], str] = str,
 ) -> Sweep:
-    """Run every point, or a sample; a run that misses its boundary is repeated once.
+    """Run every point, or a sample; a run that misses its boundary is repeated.
 
     Args:
         name: where the points are.
