@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +22,6 @@ from ticket_agent.journal.view import read_journal, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from crash_process import Launcher
 
@@ -28,15 +29,15 @@ ATTEMPTS = 10
 
 
 @pytest.fixture(scope="module")
-def able(tmp_path_factory: pytest.TempPathFactory) -> None:
-    missing = missing_block(tmp_path_factory.mktemp("block"))
+def able(memory: Path) -> None:
+    missing = missing_block(Path(tempfile.mkdtemp(dir=memory)))
     if missing is not None:
         pytest.skip(missing)
 
 
 @pytest.fixture
-def disk(able: None, tmp_path: Path) -> Iterator[BlockDisk]:
-    with block_disk(tmp_path / "disk") as found:
+def disk(able: None, workspace: Path) -> Iterator[BlockDisk]:
+    with block_disk(workspace / "disk") as found:
         yield found
 
 
@@ -99,7 +100,7 @@ def _fails_after(stage: Scene, disk: BlockDisk, append: int) -> None:
 
 @pytest.mark.parametrize("kind", ["grant", "renew", "release"])
 def test_an_agent_on_a_failing_device(
-    able: None, launchers: list[Launcher], tmp_path: Path, kind: str
+    able: None, launchers: list[Launcher], workspace: Path, kind: str
 ) -> None:
     """After each line to the hive the device fails: exit code 8, nothing more dispatched, nothing lost."""
     report = Sweep(
@@ -107,13 +108,14 @@ def test_an_agent_on_a_failing_device(
     )
     SWEEPS.append(report)
     for number, append in enumerate(APPENDS):
-        with block_disk(tmp_path / append) as disk, scene(kind, disk.root / "home") as stage:
+        with block_disk(workspace / append) as disk, scene(kind, disk.root / "home") as stage:
             _fails_after(stage, disk, number)
             life = launchers[0].once(stage.state_dir, stage.server.port)
             found = [] if life.code == Exit.POISONED else [f"exit code {life.code}: {life.output}"]
             # The lines are in order: the effect is there from its own line on.
             if stage.oracle.effects() != (number >= APPENDS.index("effect")):
                 found.append(f"{stage.oracle.effects()} effects")
+            stage.quiet()
             disk.repair()
             stage.oracle.after_power()
             lives = stage.recover(launchers[0])

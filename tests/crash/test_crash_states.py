@@ -50,27 +50,27 @@ def _shown(state: CrashState) -> str:
 
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("kind", SCENES)
-def test_recovery_from_every_crash_state(tmp_path: Path, kind: str) -> None:
-    recording = record_at_the_seam(kind, tmp_path / "recording")
+def test_recovery_from_every_crash_state(workspace: Path, kind: str) -> None:
+    recording = record_at_the_seam(kind, workspace / "recording")
     assert len(recording.appends) == 4 * len(SCENES[kind])
-    require_clean(_recover_from_all(f"recorded at the seam, {kind}", recording, tmp_path))
+    require_clean(_recover_from_all(f"recorded at the seam, {kind}", recording, workspace))
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_recovery_from_every_crash_state_of_a_recovery(tmp_path: Path) -> None:
+def test_recovery_from_every_crash_state_of_a_recovery(workspace: Path) -> None:
     """Death after the effect, then the power fails while the second life observes and publishes."""
-    recording = record_at_the_seam("grant", tmp_path / "recording", interrupted=True)
+    recording = record_at_the_seam("grant", workspace / "recording", interrupted=True)
     assert len(recording.appends) == 4
-    require_clean(_recover_from_all("recorded at the seam, recovery", recording, tmp_path))
+    require_clean(_recover_from_all("recorded at the seam, recovery", recording, workspace))
 
 
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("kind", ["grant", "two-lanes"])
-def test_the_seam_is_honest(launchers: list[Launcher], tmp_path: Path, kind: str) -> None:
+def test_the_seam_is_honest(launchers: list[Launcher], workspace: Path, kind: str) -> None:
     """The kernel saw of a real process exactly what its seam told, byte for byte, in the same order."""
     clock = ManualClock(time.time_ns() // 1_000_000)
     start = clock()
-    with scene(kind, tmp_path / "home", clock=clock) as stage:
+    with scene(kind, workspace / "home", clock=clock) as stage:
         told, seen = launchers[0].both_logs(stage.state_dir, stage.server.port)
         assert stage.oracle.settled()
         assert stage.oracle.verdict() == []
@@ -87,7 +87,7 @@ def test_the_seam_is_honest(launchers: list[Launcher], tmp_path: Path, kind: str
     ]
     assert sum(op.name == APPEND for op in told) == 4 * len(SCENES[kind])
     recording = Recording(kind=kind, hive_ms=start, log=tuple(seen))
-    require_clean(_recover_from_all(f"recorded by the kernel, {kind}", recording, tmp_path))
+    require_clean(_recover_from_all(f"recorded by the kernel, {kind}", recording, workspace))
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_the_seam_is_honest(launchers: list[Launcher], tmp_path: Path, kind: str
     [("fsync", "torn"), ("fsync_dir", "the plan of t1 was lost after its effect")],
     ids=["no-fsync", "no-fsync-dir"],
 )
-def test_the_enumeration_finds_an_agent_without_a_sync(tmp_path: Path, lose: str, expected: str) -> None:
-    recording = record_at_the_seam("grant", tmp_path / "recording", lose=[lose])
+def test_the_enumeration_finds_an_agent_without_a_sync(workspace: Path, lose: str, expected: str) -> None:
+    recording = record_at_the_seam("grant", workspace / "recording", lose=[lose])
     states = one_of_each(distinct(recording, MODES[:1]), SEED)
-    found = [recover(recording, state, tmp_path / f"cut-{at}") for at, state in enumerate(states)]
+    found = [recover(recording, state, workspace / f"cut-{at}") for at, state in enumerate(states)]
     assert sum(any(expected in text for text in wrong) for wrong in found) > 5

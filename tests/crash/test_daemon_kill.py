@@ -48,9 +48,9 @@ def _points(life: Life) -> list[Call]:
 
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("kind", LIMIT)
-def test_death_of_a_daemon(launchers: list[Launcher], tmp_path: Path, kind: str) -> None:
-    stop = _stop_at_the_end(_served(launchers[0], kind, tmp_path / "first"))
-    life = same_twice(lambda home: _served(launchers[0], kind, home, stop), tmp_path / "recording")
+def test_death_of_a_daemon(launchers: list[Launcher], workspace: Path, kind: str) -> None:
+    stop = _stop_at_the_end(_served(launchers[0], kind, workspace / "first"))
+    life = same_twice(lambda home: _served(launchers[0], kind, home, stop), workspace / "recording")
     points = _points(life)
     assert sum(point.is_effect for point in points) == (1 if kind == "again" else len(SCENES[kind]))
     # It leaves its status when it starts and when it stops.
@@ -73,7 +73,7 @@ def test_death_of_a_daemon(launchers: list[Launcher], tmp_path: Path, kind: str)
         points,
         kill,
         launchers=launchers,
-        tmp=tmp_path,
+        tmp=workspace,
         limit=LIMIT[kind],
         shown=lambda point: point.label,
     )

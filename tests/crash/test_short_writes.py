@@ -60,9 +60,9 @@ def _writes(calls: tuple[Call, ...]) -> list[Call]:
     return [call for call in boundaries(calls) if call.owned and call.name == "write"]
 
 
-def test_a_write_that_lies(launchers: list[Launcher], tmp_path: Path) -> None:
+def test_a_write_that_lies(launchers: list[Launcher], workspace: Path) -> None:
     """The digest finds it; a damaged record is never executed, overwritten or published."""
-    writes = _writes(recorded(launchers[0], "grant", tmp_path / "recording").calls)
+    writes = _writes(recorded(launchers[0], "grant", workspace / "recording").calls)
     assert len(writes) == 6
     points = [(call, how) for call in writes for how in ("byte", "half", "always")]
     report = sweep(
@@ -70,7 +70,7 @@ def test_a_write_that_lies(launchers: list[Launcher], tmp_path: Path) -> None:
         points,
         lambda launcher, home, point: _lie(launcher, home, *point),
         launchers=launchers,
-        tmp=tmp_path,
+        tmp=workspace,
         limit=len(points),
         faults=("a byte too few", "half too few", "nothing stored"),
         shown=lambda point: f"{point[1]} at {point[0].label}",
@@ -78,9 +78,9 @@ def test_a_write_that_lies(launchers: list[Launcher], tmp_path: Path) -> None:
     require_clean(report)
 
 
-def test_a_damaged_record_is_not_executed_again(launchers: list[Launcher], tmp_path: Path) -> None:
+def test_a_damaged_record_is_not_executed_again(launchers: list[Launcher], workspace: Path) -> None:
     """Death right after each damaged write became the record's name."""
-    calls = recorded(launchers[0], "grant", tmp_path / "recording").calls
+    calls = recorded(launchers[0], "grant", workspace / "recording").calls
     points = [call for call in calls if call.name == "write" and RECORD in call.what]
 
     def lie_and_die(launcher: Launcher, home: Path, call: Call) -> Run:
@@ -96,7 +96,7 @@ def test_a_damaged_record_is_not_executed_again(launchers: list[Launcher], tmp_p
         points,
         lie_and_die,
         launchers=launchers,
-        tmp=tmp_path,
+        tmp=workspace,
         limit=len(points),
         faults=("a byte too few and SIGKILL",),
         shown=lambda point: point.label,
@@ -108,8 +108,8 @@ def test_a_damaged_record_is_not_executed_again(launchers: list[Launcher], tmp_p
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_death_between_short_writes(launchers: list[Launcher], tmp_path: Path) -> None:
-    points = _writes(recorded(launchers[0], "grant", tmp_path / "recording", short=SHORT).calls)
+def test_death_between_short_writes(launchers: list[Launcher], workspace: Path) -> None:
+    points = _writes(recorded(launchers[0], "grant", workspace / "recording", short=SHORT).calls)
     assert len(points) > 20
 
     def kill(launcher: Launcher, home: Path, point: Call) -> Run:
@@ -127,7 +127,7 @@ def test_death_between_short_writes(launchers: list[Launcher], tmp_path: Path) -
         points,
         kill,
         launchers=launchers,
-        tmp=tmp_path,
+        tmp=workspace,
         limit=LIMIT,
         shown=lambda point: point.label,
     )
@@ -135,16 +135,16 @@ def test_death_between_short_writes(launchers: list[Launcher], tmp_path: Path) -
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_a_failure_between_short_writes(launchers: list[Launcher], tmp_path: Path) -> None:
+def test_a_failure_between_short_writes(launchers: list[Launcher], workspace: Path) -> None:
     """As a disk fails or fills up: in the middle of a file."""
-    calls = recorded(launchers[0], "grant", tmp_path / "recording", short=SHORT).calls
+    calls = recorded(launchers[0], "grant", workspace / "recording", short=SHORT).calls
     failures = [it for it in failures_of(calls, ERRORS, (False, True)) if it.call.name == "write"]
     report = sweep(
         "failure between short writes",
         failures,
         lambda launcher, home, failure: fail(launcher, "grant", home, failure, short=SHORT),
         launchers=launchers,
-        tmp=tmp_path,
+        tmp=workspace,
         limit=LIMIT,
         faults=tuple(f"short write, then {error}{more}" for error in ERRORS for more in ("", "+")),
         shown=lambda failure: failure.label,
@@ -153,9 +153,11 @@ def test_a_failure_between_short_writes(launchers: list[Launcher], tmp_path: Pat
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_the_kernel_cuts_a_write_short(launchers: list[Launcher], tmp_path: Path) -> None:
+def test_the_kernel_cuts_a_write_short(launchers: list[Launcher], workspace: Path) -> None:
     """A limit on the size of files lets a write take a part, and refuses the rest: that poisons."""
-    written = [call.answer for call in _writes(recorded(launchers[0], "grant", tmp_path / "recording").calls)]
+    written = [
+        call.answer for call in _writes(recorded(launchers[0], "grant", workspace / "recording").calls)
+    ]
     records = written[:5]
     assert records == sorted(records)
     shorter = [100, *records]
@@ -186,7 +188,7 @@ def test_the_kernel_cuts_a_write_short(launchers: list[Launcher], tmp_path: Path
         points,
         cut,
         launchers=launchers,
-        tmp=tmp_path,
+        tmp=workspace,
         limit=len(points),
         faults=("EFBIG",),
         shown=lambda point: f"record {point[0]}, {point[1]} bytes",
@@ -205,15 +207,15 @@ def _reserve_amply(state_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 7, 4096])
-def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_short_writes_are_continued(workspace: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """The system may take fewer bytes than it is given; the file is whole all the same."""
     write = os.write
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda fd, data: write(fd, memoryview(data)[:most]))
-        with open_store(tmp_path / "short") as store:
+        with open_store(workspace / "short") as store:
             assert resume(store).state is State.TERMINAL
-    with open_store(tmp_path / "whole") as store:
+    with open_store(workspace / "whole") as store:
         resume(store)
-    assert all(verdict.ok for verdict in verify(tmp_path / "short"))
-    assert KEY in read_journal(tmp_path / "short").records
-    assert record_file(tmp_path / "short").read_bytes() == record_file(tmp_path / "whole").read_bytes()
+    assert all(verdict.ok for verdict in verify(workspace / "short"))
+    assert KEY in read_journal(workspace / "short").records
+    assert record_file(workspace / "short").read_bytes() == record_file(workspace / "whole").read_bytes()

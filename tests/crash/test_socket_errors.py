@@ -59,8 +59,8 @@ def _break(launcher: Launcher, kind: str, home: Path, broken: Broken) -> Run:
 
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("kind", LIMIT)
-def test_a_failing_connection(launchers: list[Launcher], tmp_path: Path, kind: str) -> None:
-    calls = recorded(launchers[0], kind, tmp_path / "recording").calls
+def test_a_failing_connection(launchers: list[Launcher], workspace: Path, kind: str) -> None:
+    calls = recorded(launchers[0], kind, workspace / "recording").calls
     points = [
         Broken(call, error, persistent)
         for call in boundaries(calls)
@@ -73,7 +73,7 @@ def test_a_failing_connection(launchers: list[Launcher], tmp_path: Path, kind: s
         points,
         lambda launcher, home, broken: _break(launcher, kind, home, broken),
         launchers=launchers,
-        tmp=tmp_path,
+        tmp=workspace,
         limit=LIMIT[kind],
         faults=tuple(f"{error}{more}" for error in ERRORS for more in ("", "+")),
         shown=lambda broken: broken.label,

@@ -20,8 +20,8 @@ LIMIT = {"grant": 160, "renew": 60, "release": 60, "two-lanes": 80}
 
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("kind", LIMIT)
-def test_a_failing_call(launchers: list[Launcher], tmp_path: Path, kind: str) -> None:
-    calls = recorded(launchers[0], kind, tmp_path / "recording").calls
+def test_a_failing_call(launchers: list[Launcher], workspace: Path, kind: str) -> None:
+    calls = recorded(launchers[0], kind, workspace / "recording").calls
     failures = failures_of(calls, ERRORS, (False, True))
     assert len(failures) > 500
     assert {failure.effects for failure in failures} == set(range(len(SCENES[kind]) + 1))
@@ -30,7 +30,7 @@ def test_a_failing_call(launchers: list[Launcher], tmp_path: Path, kind: str) ->
         failures,
         lambda launcher, home, failure: fail(launcher, kind, home, failure),
         launchers=launchers,
-        tmp=tmp_path,
+        tmp=workspace,
         limit=LIMIT[kind],
         faults=tuple(f"{error}{more}" for error in ERRORS for more in ("", "+")),
         shown=lambda failure: failure.label,
@@ -39,9 +39,9 @@ def test_a_failing_call(launchers: list[Launcher], tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_a_failed_step_of_a_record_poisons(launchers: list[Launcher], tmp_path: Path) -> None:
+def test_a_failed_step_of_a_record_poisons(launchers: list[Launcher], workspace: Path) -> None:
     """Every one of them, not a sample: fsync, write and close of a record, and the fsync of its directory."""
-    calls = recorded(launchers[0], "grant", tmp_path / "recording").calls
+    calls = recorded(launchers[0], "grant", workspace / "recording").calls
     failures = [
         failure
         for failure in failures_of(calls, ("EIO",), (False, True))
@@ -54,7 +54,7 @@ def test_a_failed_step_of_a_record_poisons(launchers: list[Launcher], tmp_path: 
         failures,
         lambda launcher, home, failure: fail(launcher, "grant", home, failure),
         launchers=launchers,
-        tmp=tmp_path,
+        tmp=workspace,
         limit=len(failures),
         faults=("EIO", "EIO+"),
         shown=lambda failure: failure.label,

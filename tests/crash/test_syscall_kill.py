@@ -47,8 +47,8 @@ def _kill(launcher: Launcher, kind: str, home: Path, point: Call) -> Run:
 
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("kind", SCENES)
-def test_death_before_every_call(launchers: list[Launcher], tmp_path: Path, kind: str) -> None:
-    points = boundaries(recorded(launchers[0], kind, tmp_path / "recording").calls)
+def test_death_before_every_call(launchers: list[Launcher], workspace: Path, kind: str) -> None:
+    points = boundaries(recorded(launchers[0], kind, workspace / "recording").calls)
     assert len(points) > 80
     assert sum(point.is_effect for point in points) == (1 if kind == "again" else len(SCENES[kind]))
     report = sweep(
@@ -56,7 +56,7 @@ def test_death_before_every_call(launchers: list[Launcher], tmp_path: Path, kind
         points,
         lambda launcher, home, point: _kill(launcher, kind, home, point),
         launchers=launchers,
-        tmp=tmp_path,
+        tmp=workspace,
         limit=LIMIT[kind],
         shown=lambda point: point.label,
     )
@@ -73,9 +73,9 @@ def _die_after_the_effect(launcher: Launcher, stage: Scene, calls: tuple[Call, .
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_death_during_recovery(launchers: list[Launcher], tmp_path: Path) -> None:
+def test_death_during_recovery(launchers: list[Launcher], workspace: Path) -> None:
     """The second life observes what became of the effect; it dies too, before each of its calls."""
-    first = recorded(launchers[0], "grant", tmp_path / "recording").calls
+    first = recorded(launchers[0], "grant", workspace / "recording").calls
 
     def kill(launcher: Launcher, home: Path, point: Call) -> Run:
         with scene("grant", home) as stage:
@@ -92,14 +92,14 @@ def test_death_during_recovery(launchers: list[Launcher], tmp_path: Path) -> Non
             assert stage.oracle.verdict() == []
         return life
 
-    second = same_twice(observe, tmp_path / "second")
+    second = same_twice(observe, workspace / "second")
     assert not any(call.is_effect for call in second.calls)
     report = sweep(
         "death during recovery",
         boundaries(second.calls),
         kill,
         launchers=launchers,
-        tmp=tmp_path,
+        tmp=workspace,
         limit=LIMIT["recovery"],
         shown=lambda point: point.label,
     )
@@ -107,13 +107,13 @@ def test_death_during_recovery(launchers: list[Launcher], tmp_path: Path) -> Non
 
 
 def test_a_launched_agent_makes_the_calls_of_a_new_interpreter(
-    launchers: list[Launcher], tmp_path: Path
+    launchers: list[Launcher], workspace: Path
 ) -> None:
     """What the launcher has imported before the fork changes nothing that matters."""
-    with scene("grant", tmp_path / "cold") as stage:
+    with scene("grant", workspace / "cold") as stage:
         cold = launchers[0].cold(stage.state_dir, stage.server.port)
         assert cold.code == 0
         assert stage.oracle.verdict() == []
-    warm = recorded(launchers[0], "grant", tmp_path / "warm")
+    warm = recorded(launchers[0], "grant", workspace / "warm")
     made = [(call.name, call.what) for call in boundaries(cold.calls)]
     assert made == [(call.name, call.what) for call in boundaries(warm.calls)]

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from crash_disk import until_released
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -41,6 +43,7 @@ class BlockDisk:
         """The device works again, and only what it holds is there: the page cache is given up."""
         self.trigger.unlink(missing_ok=True)
         _run("umount", str(self.root))
+        until_released(self.device)
         self.mount()
 
     def mount(self) -> None:

@@ -43,17 +43,19 @@ def import_everything() -> None:
         importlib.import_module(name)
 
 
-def be_the_agent(order: dict[str, Any], go: int) -> NoReturn:
-    """The child: wait, then run the command to its end."""
+def be_the_agent(order: dict[str, Any], here: int, go: int) -> NoReturn:
+    """The child: tell that it is ``here``, wait to ``go``, then run the command to its end."""
     output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
-    os.read(go, 1)
-    os.close(go)
     sys.argv = ["ticket-agent", *order["args"]]
     code: object = 0
     written = be_prepared(order)
+    # Nothing of the above may be counted, so no tracer is called before it is done.
+    os.close(here)
+    os.read(go, 1)
+    os.close(go)
     try:
         from ticket_agent.cli import main  # noqa: PLC0415 - imported long ago
 
@@ -103,13 +105,17 @@ def main() -> None:
     gc.freeze()
     print(json.dumps({"ready": True}), flush=True)
     for text in sys.stdin:
-        reading, writing = os.pipe()
+        (hearing, here), (go, writing) = os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
+            os.close(hearing)
             os.close(writing)
             ctypes.CDLL(None).prctl(PR_SET_PTRACER, ANYBODY, 0, 0, 0)
-            be_the_agent(json.loads(text), reading)
-        os.close(reading)
+            be_the_agent(json.loads(text), here, go)
+        os.close(here)
+        os.close(go)
+        os.read(hearing, 1)
+        os.close(hearing)
         print(json.dumps({"pid": pid}), flush=True)
         sys.stdin.readline()
         os.write(writing, b"!")

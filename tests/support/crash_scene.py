@@ -11,7 +11,7 @@ from agent_support import agent_on
 from cli_support import now_ms
 from crash_oracle import Oracle
 from crash_process import boundaries
-from hive_support import LEASE_CTL, ManualClock, raw_lease, running_hive
+from hive_support import LEASE_CTL, ManualClock, RawConsole, raw_lease, running_hive
 
 from ticket_agent.hive.reference import DEFAULT
 from ticket_agent.journal.view import read_journal
@@ -55,6 +55,11 @@ class Scene:
     server: ConsoleServer
     state_dir: Path
     oracle: Oracle
+
+    def quiet(self) -> None:
+        """Return when the console has done all that a dead agent had sent."""
+        # One client at a time: nobody is served, or turned away, before the one before has ended.
+        RawConsole(self.server.port, attach=False).close()
 
     def served(self) -> bool:
         """Whether a daemon has nothing left to do: every result is out, and the cursor is behind it."""
