@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,6 +108,7 @@ def test_an_agent_on_a_failing_device(
         name=f"a device fails under an agent, {kind}", faults=("EIO of the device",), possible=len(APPENDS)
     )
     SWEEPS.append(report)
+    started = time.monotonic()
     for number, append in enumerate(APPENDS):
         with block_disk(workspace / append) as disk, scene(kind, disk.root / "home") as stage:
             _fails_after(stage, disk, number)
@@ -124,4 +126,5 @@ def test_an_agent_on_a_failing_device(
                 found.append(f"not repaired: {lives[-1].code} {lives[-1].output}")
         report.runs += 1
         report.violations += [f"after {append}: {text}" for text in found]
+    report.seconds = time.monotonic() - started
     require_clean(report)
