@@ -43,13 +43,13 @@ object observe observed observing of off offer offers offset offsets often ok ol
 open operating operation ops or order other our ours out outages outcome outside over own owner package
 parse pass passed passes past path paths payload pci peft pending percent performed pid pinned plain plan
 planning policy port possible power preempt preempted preemption preemptions prefix prepare printable
-priority probably problem proc processes protocol provably provider published publishing py pynvml
-quarantined queen queued quota range rate raw reachable read reading readings reads ready reason reassembled
-reassembles reboot rebooted receipt recognise reconciled record recorded records recovery ref refusal
-refusals refuse refused refuses regular rejected relay release released reload remove renew renewal renewed
-repeated replace reports request required reservation reset resolved resource restart result results resume
-retained retention retirement returned rise role rollback root rules run running runtime s safe same say
-says schema security see seen send sent seq sequence serving session sessions set shard sharding short
+priority probably problem proc processes program protocol provably proves provider published publishing py
+pynvml quarantined queen queued quota range rate raw reachable read reading readings reads ready reason
+reassembled reassembles reboot rebooted receipt recognise reconciled record recorded records recovery ref
+refusal refusals refuse refused refuses regular rejected relay release released reload remove renew renewal
+renewed repeated replace reports request required reservation reset resolved resource restart result results
+resume retained retention retirement returned rise role rollback root rules run running runtime s safe same
+say says schema security see seen send sent seq sequence serving session sessions set shard sharding short
 shorten should shows silent since single skipped slot slow smaller smi snapshot so source spawn speaks spec
 staged stale stands start starting starts state states status still stood stop stream streams strict string
 subject succeeded summary supervisor surrogate surrogatepass symbolic syntax system systemctl systemd tag
