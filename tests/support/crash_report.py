@@ -71,7 +71,7 @@ def _total(unit: str) -> str:
     violations = sum(len(sweep.violations) for sweep in sweeps)
     return (
         f"in all: {runs} of {possible} runs at {sum(sweep.boundaries for sweep in sweeps)} {unit} "
-        f"with {len(faults)} kinds of fault, {missed} missed, {violations} violations"
+        f"with {len(faults)} kind{'s' * (len(faults) > 1)} of fault, {missed} missed, {violations} violations"
     )
 
 
