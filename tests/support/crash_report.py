@@ -67,10 +67,11 @@ def _total(unit: str) -> str:
     sweeps = [sweep for sweep in SWEEPS if sweep.unit == unit]
     faults = dict.fromkeys(fault for sweep in sweeps for fault in sweep.faults)
     runs, possible = sum(sweep.runs for sweep in sweeps), sum(sweep.possible for sweep in sweeps)
+    missed = sum(len(sweep.missed) for sweep in sweeps)
     violations = sum(len(sweep.violations) for sweep in sweeps)
     return (
-        f"in all: {sum(sweep.boundaries for sweep in sweeps)} {unit} x {_counted(tuple(faults))}, "
-        f"{runs} of {possible} runs, {violations} violations"
+        f"in all: {runs} of {possible} runs at {sum(sweep.boundaries for sweep in sweeps)} {unit} "
+        f"with {len(faults)} kind{'s' * (len(faults) > 1)} of fault, {missed} missed, {violations} violations"
     )
 
 
