@@ -27,7 +27,7 @@ from ticket_agent.peft.errors import (
     PeftIoError,
 )
 from ticket_agent.peft.limits import MAX_DIRECTORY_NAMES
-from ticket_agent.peft.names import PARTIAL_SUFFIX, check_entry
+from ticket_agent.peft.names import PARTIAL_SUFFIX, check_entry, shown
 from ticket_agent.peft.opened import Identity, Kind, OpenedFile, kind_of
 from ticket_agent.peft.renaming import rename_new
 from ticket_agent.peft.tree import remove_tree
@@ -89,7 +89,7 @@ class Directory:
 
     def path(self, name: str) -> str:
         """What to call an entry in an error line; never to be opened."""
-        return f"{self.label}/{name}"
+        return f"{self.label}/{shown(name)}"
 
     # -- looking ------------------------------------------------------------------------------------------
 

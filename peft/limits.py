@@ -23,6 +23,7 @@ __all__ = [
     "MAX_POINTER_BYTES",
     "MAX_POLICY_BYTES",
     "MAX_ROOT_DEPTH",
+    "MAX_SHOWN",
     "MAX_STATE_BYTES",
     "MAX_TELEMETRY_BYTES",
     "MAX_TREE_DEPTH",
@@ -65,6 +66,9 @@ MAX_ROOT_DEPTH: Final = 64
 
 COPY_CHUNK_BYTES: Final = 256 * 1024
 """The one buffer of a copy. A larger one leaves the processor's cache and is slower."""
+
+MAX_SHOWN: Final = 64
+"""Characters of one name in an error line; a root's path may take twice as many."""
 
 LOCK_WAIT_S: Final = 1.0
 """How long an action that is due waits for a lock; looking never waits."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from ticket_agent.peft.errors import FileRefusedError, LockHeldError, PeftIoError
 from ticket_agent.peft.limits import LOCK_PAUSE_S
+from ticket_agent.peft.mounts import devices
 from ticket_agent.peft.opened import Kind, kind_of
 
 if TYPE_CHECKING:
@@ -81,16 +82,16 @@ def lock_holder(root: Directory, lock: RootLock) -> tuple[int | None, str | None
     The kernel reports the process that took the lock. A child that inherited it may be the one that is left.
     """
     try:
-        status = os.stat(lock, dir_fd=root.fd, follow_symlinks=False)
+        inode = os.stat(lock, dir_fd=root.fd, follow_symlinks=False).st_ino
         with Path("/proc/locks").open(encoding="ascii", errors="replace") as file:
             table = file.read(_MAX_PROC_LOCKS)
     except OSError:
         return None, None
-    where = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    places = {f"{major:02x}:{minor:02x}:{inode}" for major, minor in devices(root.fd)}
     for line in table.splitlines():
         # Number, kind, advisory, mode, process, file. A waiting process has an arrow in the second place.
         match line.split():
-            case [_, "FLOCK", _, _, pid, place, *_] if place == where and pid.isdigit():
+            case [_, "FLOCK", _, _, pid, place, *_] if place in places and pid.isdigit():
                 return _named(int(pid))
     return None, None
 

@@ -14,7 +14,8 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 
 from ticket_agent.peft.errors import NameRefusedError
-from ticket_agent.peft.limits import MAX_COMPONENT_BYTES, MAX_ENTRY_BYTES
+from ticket_agent.peft.limits import MAX_COMPONENT_BYTES, MAX_ENTRY_BYTES, MAX_SHOWN
+from ticket_agent.protocol.errors import printable
 from ticket_agent.protocol.tokens import is_token
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ __all__ = [
     "is_reserved",
     "is_staging",
     "new_staging_name",
+    "shown",
 ]
 
 RESERVED_PREFIX: Final = ".cohesix-"
@@ -90,16 +92,34 @@ def check_entry(name: object) -> str:
         NameRefusedError: it is empty, ``.`` or ``..``, a path, has a NUL, or more than 255 bytes.
     """
     if not isinstance(name, str) or name in ("", ".", ".."):
-        raise NameRefusedError(f"{name!r} is not the name of a directory entry")
+        raise NameRefusedError(f"{_quoted(name)} is not the name of a directory entry")
     if "/" in name or "\0" in name:
-        raise NameRefusedError(f"{name!r} is not one directory entry: it contains a slash or a NUL")
+        raise NameRefusedError(f"{_quoted(name)} is not one entry: it contains a slash or a NUL")
     try:
         length = len(os.fsencode(name))
     except UnicodeEncodeError:
-        raise NameRefusedError(f"{name!r} cannot be the name of a directory entry") from None
+        raise NameRefusedError(f"{_quoted(name)} cannot be the name of a directory entry") from None
     if length > MAX_ENTRY_BYTES:
         raise NameRefusedError(f"a name of {length} bytes is longer than {MAX_ENTRY_BYTES}")
     return name
+
+
+def shown(name: str, limit: int = MAX_SHOWN) -> str:
+    """Return ``name`` for an error line: printable, and at most ``limit`` characters, cut in the middle.
+
+    The ends stay, because that is where names differ.
+    """
+    if len(name) > 2 * limit:
+        name = name[:limit] + name[-limit:]
+    line = printable(name)
+    if len(line) <= limit:
+        return line
+    half = (limit - 1) // 2
+    return f"{line[: limit - 1 - half]}…{line[-half:]}"
+
+
+def _quoted(name: object) -> str:
+    return f"'{shown(name)}'" if isinstance(name, str) else f"a {type(name).__name__}"
 
 
 def is_reserved(name: str) -> bool:

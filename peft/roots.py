@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from ticket_agent.peft.directory import OPEN_DIRECTORY, Directory, not_private
 from ticket_agent.peft.errors import NameRefusedError, PeftIoError, RootRefusedError
-from ticket_agent.peft.limits import MAX_ROOT_DEPTH
-from ticket_agent.peft.names import check_entry
+from ticket_agent.peft.limits import MAX_ROOT_DEPTH, MAX_SHOWN
+from ticket_agent.peft.names import check_entry, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ def open_root(path: str | Path, *, label: str, owner_uid: int, create: bool) -> 
         PeftIoError: the system failed.
     """
     text = os.fspath(path)
-    walk = _Walk(f"{label} {text}", owner_uid=owner_uid, create=create)
+    walk = _Walk(f"{label} {shown(text, 2 * MAX_SHOWN)}", owner_uid=owner_uid, create=create)
     names = walk.components(text)
     fd = os.open("/", _PASS)
     try:
@@ -81,7 +81,8 @@ class _Walk:
         except NameRefusedError as error:
             raise RootRefusedError(f"{self.label} is not usable: {error}") from error
 
-    def step(self, parent: int, name: str, here: str, flags: int) -> int:
+    def step(self, parent: int, name: str, path: str, flags: int) -> int:
+        here = shown(path, 2 * MAX_SHOWN)
         try:
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
         except FileNotFoundError:
@@ -100,7 +101,8 @@ class _Walk:
         except OSError as error:
             raise PeftIoError(f"{self.label}: opening {here}", error) from error
 
-    def check_ancestor(self, fd: int, here: str) -> None:
+    def check_ancestor(self, fd: int, path: str) -> None:
+        here = shown(path, 2 * MAX_SHOWN)
         status = os.fstat(fd)
         if status.st_uid not in (0, self._owner_uid):
             raise RootRefusedError(

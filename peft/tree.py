@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ticket_agent.peft.errors import FileRefusedError
 from ticket_agent.peft.limits import MAX_TREE_DEPTH, MAX_TREE_ENTRIES
+from ticket_agent.peft.mounts import mount_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +31,8 @@ def remove_tree(fd: int, label: str) -> None:
             ``MAX_TREE_ENTRIES``, or another file system is mounted in it. Nothing was removed.
         OSError: the system failed; some entries may be gone.
     """
-    _Walk(label, _mount(fd), remove=False).level(fd, 1)
-    _Walk(label, _mount(fd), remove=True).level(fd, 1)
+    _Walk(label, mount_of(fd), remove=False).level(fd, 1)
+    _Walk(label, mount_of(fd), remove=True).level(fd, 1)
 
 
 class _Walk:
@@ -53,7 +53,7 @@ class _Walk:
                     f"{self._label} is deeper than {MAX_TREE_DEPTH} levels; look at it and remove it by hand"
                 )
             with _opened(fd, name) as child:
-                if _mount(child) != self._mount:
+                if mount_of(child) != self._mount:
                     raise FileRefusedError(f"{self._label} has a mount point in it; unmount it first")
                 self.level(child, depth + 1)
             if self._remove:
@@ -80,13 +80,3 @@ def _opened(fd: int, name: str) -> Iterator[int]:
         yield child
     finally:
         os.close(child)
-
-
-def _mount(fd: int) -> tuple[int, str]:
-    """What differs between two mounts: the device, and the mount's id for one file system mounted twice."""
-    device = os.fstat(fd).st_dev
-    try:
-        facts = Path(f"/proc/self/fdinfo/{fd}").read_text(encoding="ascii")
-    except OSError:
-        return device, ""
-    return device, next((line for line in facts.splitlines() if line.startswith("mnt_id:")), "")

@@ -12,6 +12,7 @@ __all__ = [
     "SpecError",
     "WorkerStateError",
     "one_line",
+    "printable",
 ]
 
 MAX_TEXT = 400
@@ -63,5 +64,10 @@ class RecordLineError(ProtocolError):
 
 def one_line(text: str) -> str:
     """Escape what would break or forge a log line, and bound the rest."""
-    printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    return printable if len(printable) <= MAX_TEXT else f"{printable[: MAX_TEXT - 1]}…"
+    line = printable(text)
+    return line if len(line) <= MAX_TEXT else f"{line[: MAX_TEXT - 1]}…"
+
+
+def printable(text: str) -> str:
+    """Escape every character that is not printable, line breaks among them."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
