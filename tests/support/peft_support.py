@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import socket
+import stat
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 from ticket_agent.peft.roots import open_root
 
@@ -16,6 +21,10 @@ if TYPE_CHECKING:
 
     from ticket_agent.peft.directory import Directory
     from ticket_agent.peft.locks import RootLock
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to make this")
+
+_MAX_HASHED = 1 << 20
 
 _HOLD = """
 import fcntl, os, sys
@@ -63,3 +72,67 @@ def no_descriptor_leaks() -> Iterator[None]:
     before = open_descriptors()
     yield
     assert open_descriptors() == before
+
+
+def make_file(path: Path) -> None:
+    path.write_bytes(b"x")
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    """Bound from its directory, because the path of a socket must be short."""
+    here = os.open(".", os.O_RDONLY)
+    os.chdir(path.parent)
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path.name)
+    finally:
+        os.fchdir(here)
+        os.close(here)
+
+
+def make_device(path: Path) -> None:
+    """The null device: opening it would work, and reading it would find it empty."""
+    os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+
+
+def snapshot(folder: Path) -> dict[str, tuple[object, ...]]:
+    """Everything below a folder with what would show a change: kind, mode, names, size, time, content."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in sorted([folder, *folder.rglob("*")]):
+        status = path.lstat()
+        content: object = None
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_HASHED:
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+        elif stat.S_ISLNK(status.st_mode):
+            content = str(path.readlink())
+        found[str(path)] = (status.st_mode, status.st_nlink, status.st_size, status.st_mtime_ns, content)
+    return found
+
+
+class Canary:
+    """A folder outside every root, with a secret in it, that shows whether anybody read or changed it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.secret = folder / "secret"
+        self.secret.write_bytes(b"secret of the canary")
+        self.fifo = folder / "fifo"
+        os.mkfifo(self.fifo)
+        self._before = snapshot(folder)
+        # Long ago, and before the last change: the kernel then notes the next reading.
+        for path in (folder, self.secret):
+            os.utime(path, ns=(1_000_000_000, path.stat().st_mtime_ns))
+        self._before_atime = self._atimes()
+
+    def _atimes(self) -> list[int]:
+        return [path.stat().st_atime_ns for path in (self.folder, self.secret)]
+
+    def check(self) -> None:
+        """Fail if the folder or its secret was read, or anything in it changed."""
+        assert self._atimes() == self._before_atime, "something outside the root was read"
+        assert snapshot(self.folder) == self._before, "something outside the root was changed"
