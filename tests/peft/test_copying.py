@@ -25,6 +25,7 @@ from ticket_agent.peft.errors import (
 )
 from ticket_agent.peft.limits import COPY_CHUNK_BYTES, MAX_ADAPTER_BYTES
 from ticket_agent.peft.names import is_partial
+from ticket_agent.peft.opened import OpenedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -181,6 +182,23 @@ def test_a_change_after_opening_is_noticed(
         assert not file.unchanged()
         with pytest.raises(FileChangedError):
             hash_file(file)
+
+
+@pytest.mark.parametrize("change", [_append_one, _truncate])
+def test_a_change_of_size_is_noticed_without_time_stamps(
+    adapters: Directory,
+    into: Directory,
+    source: Path,
+    change: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some network file systems keep showing old metadata for a while."""
+    monkeypatch.setattr(OpenedFile, "unchanged", lambda _: True)
+    with adapters.open_file("adapter.safetensors", max_bytes=BOUND) as file:
+        change(source)
+        with pytest.raises(FileChangedError):
+            copy_hashed(file, into, "copy", max_bytes=BOUND)
+    assert into.names() == []
 
 
 def test_a_writer_without_end_is_left_behind(

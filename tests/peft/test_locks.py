@@ -162,10 +162,12 @@ def test_the_holder_is_named_on_a_layered_file_system(tmp_path: Path) -> None:
     (tmp_path / "lower").mkdir()
     (tmp_path / "t").mkdir()
     place = tmp_path / "t" / "merged"
+    upper = place.parent
+    options = f"xino=off,lowerdir={tmp_path}/lower,upperdir={upper}/upper,workdir={upper}/work"
+    # The working directory stays, so that the child runs the code under test.
     script = (
-        f"cd {tmp_path} && mount -t tmpfs -o mode=755 tmpfs t && mkdir t/upper t/work t/merged && "
-        "{ mount -t overlay overlay -o xino=off,lowerdir=lower,upperdir=t/upper,workdir=t/work t/merged"
-        " || { echo unsupported; exit 0; }; } && "
+        f"mount -t tmpfs -o mode=755 tmpfs {upper} && mkdir {upper}/upper {upper}/work {place} && "
+        f"{{ mount -t overlay overlay -o {options} {place} || {{ echo unsupported; exit 0; }}; }} && "
         f"{sys.executable} -c '{_HOLDER.format(place=place).replace(chr(39), chr(34))}'"
     )
     output = in_own_mounts(script).strip()

@@ -87,24 +87,28 @@ def _file(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "reason"),
     [
-        _link_to_secret,
-        _link_to_fifo,
-        _hard_link,
-        _directory,
-        make_fifo,
-        make_socket,
-        pytest.param(make_device, marks=needs_root),
-        None,
+        (_link_to_secret, "was replaced while it was opened"),
+        (_link_to_fifo, "was replaced while it was opened"),
+        (_hard_link, "has 2 names"),
+        (_directory, "is a directory"),
+        (make_fifo, "is a device, FIFO or socket"),
+        (make_socket, "was replaced while it was opened"),
+        pytest.param(make_device, "is a device, FIFO or socket", marks=needs_root),
+        (None, "was removed while it was opened"),
     ],
 )
 def test_a_file_swapped_between_look_and_opening(
-    here: Directory, folder: Path, make: Callable[[Path], None] | None, monkeypatch: pytest.MonkeyPatch
+    here: Directory,
+    folder: Path,
+    make: Callable[[Path], None] | None,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (folder / "lora.json").write_bytes(b"good")
     swap_after_the_look(monkeypatch, folder / "lora.json", make)
-    with pytest.raises(FileRefusedError, match=f"^registry root {folder}/lora.json "):
+    with pytest.raises(FileRefusedError, match=f"^registry root {folder}/lora.json {reason}"):
         here.open_file("lora.json", max_bytes=100)
 
 

@@ -75,6 +75,19 @@ def no_descriptor_leaks() -> Iterator[None]:
     assert open_descriptors() == before
 
 
+def synced_directories(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that every fsync from now on adds its file or directory to."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def spy(fd: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    return synced
+
+
 def make_file(path: Path) -> None:
     path.write_bytes(b"x")
 
