@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from peft_support import (
 
 from ticket_agent.peft.errors import FileRefusedError, LockHeldError, PeftIoError
 from ticket_agent.peft.locks import RootLock, lock_holder, locked
+from ticket_agent.peft.mounts import devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,33 +149,59 @@ def test_nobody_holds_a_free_lock(here: Directory, lock: RootLock) -> None:
 
 
 _HOLDER = """
-import os
+import os, sys
 from ticket_agent.peft.locks import RootLock, lock_holder, locked
 from ticket_agent.peft.roots import open_root
-with open_root("{place}", label="root", owner_uid=os.geteuid(), create=False) as root:
-    with locked({{RootLock.REGISTRY: root}}):
+with open_root(sys.argv[1], label="root", owner_uid=os.geteuid(), create=False) as root:
+    with locked({RootLock.REGISTRY: root}):
         print(lock_holder(root, RootLock.REGISTRY)[0] == os.getpid())
 """
 
 
+_OVERLAY = """
+mount -t tmpfs -o mode=755 tmpfs {base} && mkdir {base}/lower {base}/upper {base}/work {base}/root || exit 1
+mount -t overlay -o lowerdir={base}/lower,upperdir={base}/upper,workdir={base}/work overlay {base}/root
+"""
+_SUBVOLUME = """
+truncate -s 120M {base}/image && mkfs.btrfs -q {base}/image >&2 && mkdir {base}/top {base}/root || exit 1
+mount -o loop {base}/image {base}/top && rmdir {base}/root || exit 1
+btrfs subvolume create {base}/top/sub >&2 && ln -s top/sub {base}/root
+"""
+
+
 @needs_mounts
-def test_the_holder_is_named_on_a_layered_file_system(tmp_path: Path) -> None:
-    """There, ``stat`` and the kernel's table of locks give the file different devices."""
-    (tmp_path / "lower").mkdir()
-    (tmp_path / "t").mkdir()
-    place = tmp_path / "t" / "merged"
-    upper = place.parent
-    options = f"xino=off,lowerdir={tmp_path}/lower,upperdir={upper}/upper,workdir={upper}/work"
-    # The working directory stays, so that the child runs the code under test.
-    script = (
-        f"mount -t tmpfs -o mode=755 tmpfs {upper} && mkdir {upper}/upper {upper}/work {place} && "
-        f"{{ mount -t overlay overlay -o {options} {place} || {{ echo unsupported; exit 0; }}; }} && "
-        f"{sys.executable} -c '{_HOLDER.format(place=place).replace(chr(39), chr(34))}'"
-    )
+@pytest.mark.parametrize(
+    ("mount", "needs"), [(_OVERLAY, "mount"), (_SUBVOLUME, "mkfs.btrfs")], ids=["overlay", "btrfs"]
+)
+def test_the_holder_is_named_where_a_file_seems_to_have_two_devices(
+    tmp_path: Path, mount: str, needs: str
+) -> None:
+    if shutil.which(needs) is None:
+        pytest.skip(f"{needs} is not installed")
+    base = tmp_path / "base"
+    base.mkdir()
+    program = _HOLDER.replace('"', '\\"')
+    made = f"( {mount.format(base=base)} ) || {{ echo unsupported; exit 0; }}"
+    script = f'{made}\nplace=$(readlink -f {base}/root)\n{sys.executable} -c "{program}" "$place"'
     output = in_own_mounts(script).strip()
     if output == "unsupported":
-        pytest.skip("no overlay file system")
+        pytest.skip("this kernel does not offer that file system")
     assert output == "True"
+
+
+def test_the_devices_of_a_mount(here: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subvolume, say: ``stat`` shows one device and the kernel's tables show that of the mount."""
+    status = os.fstat(here.fd)
+    own = (os.major(status.st_dev), os.minor(status.st_dev))
+    assert own in devices(here.fd)
+    tables = {
+        "/proc/self/mountinfo": ["9 1 8:1 / / rw - ext4 x rw", "64 43 250:39 / /b rw - btrfs /dev/x rw"],
+        f"/proc/self/fdinfo/{here.fd}": ["pos:\t0", "mnt_id:\t64", "ino:\t3"],
+    }
+    monkeypatch.setattr("ticket_agent.peft.mounts._lines", lambda path: tables.get(path, []))
+    assert devices(here.fd) == {own, (250, 39)}
+    tables.clear()
+    assert devices(here.fd) == {own}
 
 
 # -- several roots ----------------------------------------------------------------------------------------
