@@ -320,7 +320,14 @@ def test_files_within_the_bound(here: Directory, folder: Path, size: int) -> Non
     assert here.read_file("x", max_bytes=BOUND) == b"y" * size
     with here.open_file("x", max_bytes=BOUND) as file:
         assert file.size == size
-        assert file.identity == Identity.of((folder / "x").stat())
+        status = (folder / "x").stat()
+        assert file.identity == Identity(
+            device=status.st_dev,
+            inode=status.st_ino,
+            size=size,
+            mtime_ns=status.st_mtime_ns,
+            ctime_ns=status.st_ctime_ns,
+        )
         assert file.unchanged()
         assert os.get_blocking(file.fd) is False
         assert os.get_inheritable(file.fd) is False
