@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from ticket_agent.peft.artifact_errors import HeaderRefusedError, quoted
 from ticket_agent.protocol.errors import JsonError
-from ticket_agent.protocol.json_strict import parse_object
+from ticket_agent.protocol.json_strict import count_outside_strings, parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,6 +74,11 @@ DTYPE_BYTES: Final[Mapping[str, int]] = MappingProxyType(
     }
 )
 """Bytes of one element. Every supported version of the library knows these; packed types are not here."""
+
+MAX_CONTAINERS: Final = 3 * MAX_TENSORS + 2
+"""Objects and lists: the header, ``__metadata__``, and each tensor's entry, shape and offsets."""
+MAX_MEMBERS: Final = 4 * MAX_TENSORS + 1 + MAX_METADATA_ENTRIES
+"""Of all objects together; a tensor has its name and three more."""
 
 METADATA: Final = "__metadata__"
 MEMBERS: Final = frozenset({"dtype", "shape", "data_offsets"})
@@ -190,14 +195,7 @@ def _document(text: bytes, what: str) -> dict[str, Any]:
     body = text.rstrip(b" ")
     if not body.endswith(b"}"):
         raise HeaderRefusedError(f"{what}: the header does not end with }} and blanks")
-    # A tensor opens one object and two lists. Counted before parsing, because empty containers are cheap to
-    # write and dear to build.
-    opened = text.count(b"{") + text.count(b"[")
-    if opened > 3 * MAX_TENSORS + 2:
-        raise HeaderRefusedError(
-            f"{what}: the header opens {opened} objects and lists; "
-            f"{MAX_TENSORS} tensors, the limit, need no more than {3 * MAX_TENSORS + 2}"
-        )
+    _check_structure(body, what)
     try:
         document = parse_object(body, what=f"{what}: the header", max_bytes=MAX_HEADER_BYTES)
     except JsonError as error:
@@ -207,6 +205,21 @@ def _document(text: bytes, what: str) -> dict[str, Any]:
             f"{what}: the header names {len(document)} tensors; the limit is {MAX_TENSORS}"
         )
     return document
+
+
+def _check_structure(body: bytes, what: str) -> None:
+    """Bound what decoding will build: small containers and members are cheap to write and dear to hold."""
+    opened, members = count_outside_strings(body, b"{["), count_outside_strings(body, b":")
+    if opened > MAX_CONTAINERS:
+        raise HeaderRefusedError(
+            f"{what}: the header opens {opened} objects and lists; "
+            f"{MAX_TENSORS} tensors, the limit, take at most {MAX_CONTAINERS}"
+        )
+    if members > MAX_MEMBERS:
+        raise HeaderRefusedError(
+            f"{what}: the header has {members} members; "
+            f"{MAX_TENSORS} tensors, the limit, take at most {MAX_MEMBERS}"
+        )
 
 
 def _metadata(value: object, what: str) -> Mapping[str, str]:
