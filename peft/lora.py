@@ -1,7 +1,7 @@
 """Whether the tensors of a file are one complete LoRA adapter, and the one that its configuration describes.
 
 Every tensor must have a place in it. Names are those of Hugging Face's PEFT, with or without the name of the
-adapter in them:
+adapter in them, and all with or all without ``base_model.model.`` in front:
 
 * ``<module>.lora_A.weight`` [rank, in] and ``<module>.lora_B.weight`` [out, rank]; of a convolution
   [rank, in, k, ...] and [out, rank, 1, ...]; of an embedding ``lora_embedding_A`` and ``lora_embedding_B``;
@@ -119,6 +119,8 @@ def summarise(
     Raises:
         LoraRefusedError: the first tensor that does not fit, by name, and why.
     """
+    if len({tensor.name.startswith(_PREFIX) for tensor in header.tensors}) > 1:
+        raise LoraRefusedError(f"{what}: some tensors' names begin with {_PREFIX} and some do not")
     modules, others = _sorted_out(header, what)
     if not modules:
         raise LoraRefusedError(f"{what} holds no LoRA tensors (names with .lora_A.weight and .lora_B.weight)")

@@ -209,17 +209,13 @@ def _document(text: bytes, what: str) -> dict[str, Any]:
 
 def _check_structure(body: bytes, what: str) -> None:
     """Bound what decoding will build: small containers and members are cheap to write and dear to hold."""
-    opened, members = count_outside_strings(body, b"{["), count_outside_strings(body, b":")
-    if opened > MAX_CONTAINERS:
-        raise HeaderRefusedError(
-            f"{what}: the header opens {opened} objects and lists; "
-            f"{MAX_TENSORS} tensors, the limit, take at most {MAX_CONTAINERS}"
-        )
-    if members > MAX_MEMBERS:
-        raise HeaderRefusedError(
-            f"{what}: the header has {members} members; "
-            f"{MAX_TENSORS} tensors, the limit, take at most {MAX_MEMBERS}"
-        )
+    for marks, limit, kind in ((b"{[", MAX_CONTAINERS, "objects and lists"), (b":", MAX_MEMBERS, "members")):
+        upper_bound = sum(body.count(mark) for mark in marks)
+        if upper_bound > limit and (found := count_outside_strings(body, marks)) > limit:
+            raise HeaderRefusedError(
+                f"{what}: the header has {found} {kind}; "
+                f"{MAX_TENSORS} tensors, the limit, take at most {limit}"
+            )
 
 
 def _metadata(value: object, what: str) -> Mapping[str, str]:

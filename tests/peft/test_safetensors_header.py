@@ -117,7 +117,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
         "member __metadata__.x appears more than once",
     ),
     ("deep nesting", file_of(b'{"a":' + b"[" * 200 + b"]" * 200 + b"}", 0), "nests more than 127 containers"),
-    ("very deep nesting", file_of(b'{"a":' + b"[" * 200_000 + b"}", 0), "opens 200001 objects and lists"),
+    ("very deep nesting", file_of(b'{"a":' + b"[" * 200_000 + b"}", 0), "has 200001 objects and lists"),
     ("lone surrogate", file_of(b'{"\\ud800":%s}' % A_TEXT, 8), "holds a lone surrogate"),
     ("NaN", file_of(b'{"a":NaN}', 0), "is NaN, which is not JSON"),
     ("entry is a list", file_of({"a": []}, 0), MEMBERS),
@@ -242,7 +242,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
     (
         "empty containers without end",
         file_of(b'{"a":[' + b"{}," * 300_000 + b"0]}", 0),
-        "the header opens 300002 objects and lists; 8192 tensors, the limit, take at most 24578",
+        "the header has 300002 objects and lists; 8192 tensors, the limit, take at most 24578",
     ),
 ]
 
