@@ -38,6 +38,7 @@ __all__ = [
     "parse_pointer",
     "parse_state",
     "read_control",
+    "read_optional",
     "render_pointer",
     "render_state",
     "roll_forward",
@@ -152,9 +153,23 @@ def read_control(registry: Directory) -> Control:
         FileRefusedError: a file is a link, a directory, too large, or has a second name.
         PeftIoError: the system failed.
     """
-    pointer = parse_pointer(_read(registry, POINTER_FILE, MAX_POINTER_BYTES))
-    current, previous = parse_state(_read(registry, STATE_FILE, MAX_STATE_BYTES))
+    pointer = parse_pointer(read_optional(registry, POINTER_FILE, MAX_POINTER_BYTES))
+    current, previous = parse_state(read_optional(registry, STATE_FILE, MAX_STATE_BYTES))
     return Control(pointer=pointer, current=current, previous=previous)
+
+
+def read_optional(registry: Directory, name: str, limit: int) -> bytes:
+    """Return the content of a control file; nothing when it is absent or empty.
+
+    Raises:
+        FileRefusedError: it is a link, a directory, larger than ``limit``, or has a second name.
+        PeftIoError: the system failed.
+    """
+    status = registry.status(name)
+    # A power cut can leave an empty file where a tool did not sync; everybody reads it as «none».
+    if status is None or (stat.S_ISREG(status.st_mode) and status.st_size == 0):
+        return b""
+    return registry.read_file(name, max_bytes=limit)
 
 
 def commit(registry: Directory, before: Control, after: Control) -> None:
@@ -257,14 +272,6 @@ def _state(data: bytes) -> tuple[str | None, str | None]:
         _id_or_none(document.get(name, ""), f"cannot be used: {name}") for name in _STATE_MEMBERS
     )
     return current, previous
-
-
-def _read(registry: Directory, name: str, limit: int) -> bytes:
-    status = registry.status(name)
-    # A power cut can leave an empty file where a tool did not sync; everybody reads it as «none».
-    if status is None or (stat.S_ISREG(status.st_mode) and status.st_size == 0):
-        return b""
-    return registry.read_file(name, max_bytes=limit)
 
 
 def _id_or_none(value: object, what: str) -> str | None:
