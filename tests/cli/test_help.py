@@ -50,6 +50,10 @@ def test_the_commands_are_the_documented_ones() -> None:
         "submit",
         "doctor",
         "inventory",
+        "peft list",
+        "peft show",
+        "peft verify",
+        "peft gc",
         "hive serve",
         "completion",
     }
@@ -106,6 +110,10 @@ def test_every_exit_code_has_a_meaning() -> None:
         (["run", "--state-dir", ""], "an empty name is no directory"),
         (["status", "--state-dir", ""], "an empty name is no directory"),
         (["demo", "--keep", ""], "an empty name is no directory"),
+        (["run", "--registry-root", ""], "an empty name is no directory"),
+        (["peft", "list", "--registry-root", ""], "an empty name is no directory"),
+        (["peft", "show"], "MODEL"),
+        (["peft", "gc", "--min-age", "-1"], "--min-age"),
         (["journal", "list", "--state", "done"], "'prepared', 'executing'"),
     ],
 )
@@ -150,6 +158,7 @@ def test_the_bash_script_is_one_that_bash_takes(operator: Operator) -> None:
     [
         ("ticket-agent jo", {"journal"}),
         ("ticket-agent journal ", {"list", "show", "explain", "verify", "acknowledge-gap"}),
+        ("ticket-agent peft ", {"list", "show", "verify", "gc"}),
         ("ticket-agent journal list --sta", {"--state-dir", "--state"}),
         ("ticket-agent completion f", {"fish"}),
         ("ticket-agent run --cur", set()),
