@@ -65,7 +65,7 @@ MAX_ROOT_DEPTH: Final = 64
 """Components of a configured root's path."""
 
 COPY_CHUNK_BYTES: Final = 256 * 1024
-"""The one buffer of a copy. A larger one leaves the processor's cache and is slower."""
+"""The one buffer of a copy. Larger ones were measured and are not faster."""
 
 MAX_SHOWN: Final = 64
 """Characters of one name in an error line; a root's path may take twice as many."""

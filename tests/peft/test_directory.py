@@ -4,7 +4,6 @@ import errno
 import itertools
 import os
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,10 +17,11 @@ from peft_support import (
     no_descriptor_leaks,
     root,
     snapshot,
+    synced_directories,
 )
 
 from ticket_agent.peft import renaming
-from ticket_agent.peft.directory import Directory, Kind
+from ticket_agent.peft.directory import Directory, Identity, Kind
 from ticket_agent.peft.errors import (
     AbsentError,
     FileRefusedError,
@@ -34,6 +34,7 @@ from ticket_agent.peft.limits import MAX_ADAPTER_BYTES, MAX_DIRECTORY_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 BOUND = 1000
 
@@ -319,7 +320,14 @@ def test_files_within_the_bound(here: Directory, folder: Path, size: int) -> Non
     assert here.read_file("x", max_bytes=BOUND) == b"y" * size
     with here.open_file("x", max_bytes=BOUND) as file:
         assert file.size == size
-        assert file.identity.inode == (folder / "x").stat().st_ino
+        status = (folder / "x").stat()
+        assert file.identity == Identity(
+            device=status.st_dev,
+            inode=status.st_ino,
+            size=size,
+            mtime_ns=status.st_mtime_ns,
+            ctime_ns=status.st_ctime_ns,
+        )
         assert file.unchanged()
         assert os.get_blocking(file.fd) is False
         assert os.get_inheritable(file.fd) is False
@@ -332,6 +340,16 @@ def test_open_dir_creates_only_when_asked(here: Directory, folder: Path) -> None
         with here.open_dir("available", create=True) as second:
             assert os.path.samestat(os.fstat(first.fd), os.fstat(second.fd))
         assert os.get_inheritable(first.fd) is False
+
+
+def test_a_created_directory_is_durable(
+    here: Directory, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = synced_directories(monkeypatch)
+    here.open_dir("available", create=True).close()
+    assert synced == [str(folder)]
+    here.open_dir("available", create=True).close()
+    assert synced == [str(folder)]
 
 
 def test_an_unreadable_file_is_a_failure_of_the_system(
@@ -518,14 +536,7 @@ def test_a_move_is_durable_when_it_returns(
 ) -> None:
     with here.open_dir("available", create=True) as available:
         here.make_dir("staging")
-        synced = []
-        real = os.fsync
-
-        def spy(fd: int) -> None:
-            synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
-            real(fd)
-
-        monkeypatch.setattr(os, "fsync", spy)
+        synced = synced_directories(monkeypatch)
         here.rename("staging", here if kind == "same" else available, "m", replace=False)
     expected = [str(folder)] if kind == "same" else [str(folder / "available"), str(folder)]
     assert synced == expected

@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from peft_support import make_fifo, make_file, make_socket, needs_root, no_descriptor_leaks, root
+from peft_support import (
+    make_fifo,
+    make_file,
+    make_socket,
+    needs_root,
+    no_descriptor_leaks,
+    root,
+    synced_directories,
+)
 
 from ticket_agent.peft.errors import PeftError, PeftIoError, RootRefusedError
 from ticket_agent.peft.roots import open_root
@@ -185,14 +193,7 @@ def test_the_umask_makes_a_created_root_private(tmp_path: Path) -> None:
 
 
 def test_every_created_level_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced = []
-    real = os.fsync
-
-    def spy(fd: int) -> None:
-        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
-        real(fd)
-
-    monkeypatch.setattr(os, "fsync", spy)
+    synced = synced_directories(monkeypatch)
     root(tmp_path / "a" / "b" / "root").close()
     assert synced == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]
     synced.clear()
@@ -200,6 +201,7 @@ def test_every_created_level_is_made_durable(tmp_path: Path, monkeypatch: pytest
     assert synced == []
 
 
+@needs_root
 def test_nothing_is_created_for_another_account(tmp_path: Path) -> None:
     with pytest.raises(RootRefusedError, match=f"user {ME} cannot create it for user {ME + 1}"):
         open_root(tmp_path / "a" / "root", label="x", owner_uid=ME + 1, create=True)

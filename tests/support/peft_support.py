@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -74,6 +75,19 @@ def no_descriptor_leaks() -> Iterator[None]:
     assert open_descriptors() == before
 
 
+def synced_directories(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that every fsync from now on adds its file or directory to."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def spy(fd: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    return synced
+
+
 def make_file(path: Path) -> None:
     path.write_bytes(b"x")
 
@@ -136,3 +150,22 @@ class Canary:
         """Fail if the folder or its secret was read, or anything in it changed."""
         assert self._atimes() == self._before_atime, "something outside the root was read"
         assert snapshot(self.folder) == self._before, "something outside the root was changed"
+
+
+def _own_mounts(script: str) -> subprocess.CompletedProcess[str]:
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _can_mount() -> bool:
+    return shutil.which("unshare") is not None and _own_mounts("mount -t tmpfs tmpfs /mnt").returncode == 0
+
+
+needs_mounts = pytest.mark.skipif(not _can_mount(), reason="needs the right to mount")
+
+
+def in_own_mounts(script: str) -> str:
+    """Output of a shell script whose mounts nobody else sees and that vanish with it."""
+    done = _own_mounts(script)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
