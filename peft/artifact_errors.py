@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ticket_agent.protocol.errors import one_line
+from ticket_agent.peft.errors import ArtifactRefusedError
 
 __all__ = [
     "ArtifactRefusedError",
@@ -15,15 +15,6 @@ __all__ = [
 
 MAX_QUOTED = 120
 """Longest part of an untrusted name that is shown, in characters."""
-
-
-class ArtifactRefusedError(Exception):
-    """The content of an adapter or of its description is not acceptable; nothing was changed."""
-
-    code = "peft-artifact"
-
-    def __init__(self, text: str) -> None:
-        super().__init__(one_line(text))
 
 
 class HeaderRefusedError(ArtifactRefusedError):

@@ -95,13 +95,17 @@ class Directory:
 
     def kind(self, name: str) -> Kind | None:
         """Tell what an entry is, or None when there is none; links are not followed."""
+        status = self.status(name)
+        return None if status is None else kind_of(status.st_mode)
+
+    def status(self, name: str) -> os.stat_result | None:
+        """What the system tells about an entry, or None when there is none; links are not followed."""
         check_entry(name)
         with _reported(f"looking at {self.path(name)}"):
             try:
-                status = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+                return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
             except FileNotFoundError:
                 return None
-        return kind_of(status.st_mode)
 
     def names(self) -> list[str]:
         """All entries, sorted; undecodable bytes come as surrogate escapes.

@@ -94,7 +94,7 @@ class LockHeldError(PeftError):
         who = "another process" if pid is None else f"process {pid}"
         if command is not None:
             who += f" ({command})"
-        super().__init__(f"{root} is in use by {who}; it is tried again when that has finished")
+        super().__init__(f"{root} is in use by {who}; try again when it has finished")
         self.pid = pid
         self.command = command
 

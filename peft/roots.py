@@ -19,7 +19,7 @@ from ticket_agent.peft.names import check_entry, shown
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["open_root"]
+__all__ = ["open_root", "open_to_read"]
 
 # A directory on the way need not be readable; passing through it is enough.
 _PASS: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -41,9 +41,28 @@ def open_root(path: str | Path, *, label: str, owner_uid: int, create: bool) -> 
         RootRefusedError: the path or a directory on it is not acceptable, or it does not exist.
         PeftIoError: the system failed.
     """
-    text = os.fspath(path)
-    walk = _Walk(f"{label} {shown(text, 2 * MAX_SHOWN)}", owner_uid=owner_uid, create=create)
-    names = walk.components(text)
+    return _opened(path, _Walk(_label(label, path), owner_uid=owner_uid, create=create))
+
+
+def open_to_read(path: str | Path, *, label: str) -> Directory:
+    """Open a root to look at what is in it, whoever owns it; it may be a copy.
+
+    Only links are refused, so that what is shown is what the path names. A directory that was opened this way
+    must not be changed: strangers may be able to change it too.
+
+    Raises:
+        RootRefusedError: the path is not acceptable, has a link in it, or does not exist.
+        PeftIoError: the system failed, or reading is not permitted.
+    """
+    return _opened(path, _ReadersWalk(_label(label, path), owner_uid=-1, create=False))
+
+
+def _label(label: str, path: str | Path) -> str:
+    return f"{label} {shown(os.fspath(path), 2 * MAX_SHOWN)}"
+
+
+def _opened(path: str | Path, walk: _Walk) -> Directory:
+    names = walk.components(os.fspath(path))
     fd = os.open("/", _PASS)
     try:
         here = ""
@@ -138,6 +157,16 @@ class _Walk:
             return
         except OSError as error:
             raise PeftIoError(f"{self.label}: creating {here}", error) from error
+
+
+class _ReadersWalk(_Walk):
+    """The same steps for somebody who only looks: it does not matter who else can change what is there."""
+
+    def check_ancestor(self, fd: int, path: str) -> None:
+        pass
+
+    def check_root(self, fd: int) -> None:
+        pass
 
 
 def _replaced(old: int, new: int) -> int:

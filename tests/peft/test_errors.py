@@ -28,7 +28,7 @@ def test_a_text_is_one_printable_line(text: str) -> None:
 )
 def test_who_holds_a_lock(pid: int | None, command: str | None, who: str) -> None:
     error = LockHeldError("export root /x", pid=pid, command=command)
-    assert str(error) == f"export root /x is in use by {who}; it is tried again when that has finished"
+    assert str(error) == f"export root /x is in use by {who}; try again when it has finished"
 
 
 @pytest.mark.parametrize("applied", [False, True])

@@ -95,8 +95,7 @@ def test_the_holder_is_named(here: Directory, folder: Path, lock: RootLock) -> N
         command = Path(f"/proc/{other.pid}/comm").read_text().strip()
     assert (refused.value.pid, refused.value.command) == (other.pid, command)
     assert str(refused.value) == (
-        f"registry root {folder} is in use by process {other.pid} ({command});"
-        " it is tried again when that has finished"
+        f"registry root {folder} is in use by process {other.pid} ({command}); try again when it has finished"
     )
     with locked({lock: here}):
         pass
