@@ -12,6 +12,7 @@ finishes the commit, or takes it back if the model was damaged meanwhile.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
@@ -26,7 +27,16 @@ from ticket_agent.journal.outcome import (
     Unobserved,
 )
 from ticket_agent.peft.action import PASSING, REGISTRY_LANE, planning, root_tag
-from ticket_agent.peft.control import Control, Progress, commit, decide, read_control, roll_forward, set_back
+from ticket_agent.peft.control import (
+    Control,
+    Progress,
+    commit,
+    decide,
+    read_control,
+    remove_unfinished,
+    roll_forward,
+    set_back,
+)
 from ticket_agent.peft.errors import (
     AbsentError,
     ArtifactRefusedError,
@@ -179,7 +189,10 @@ class _ControlAction(ABC):
             return Unobserved(goal.says(f"cannot be observed: {other}"))
         try:
             with locked_registry(self._roots) as root:
-                return _judge(root, goal)
+                outcome = _judge(root, goal)
+                with suppress(PeftError):  # it changes nothing about the outcome, and is seen later
+                    remove_unfinished(root)
+                return outcome
         except LockHeldError as error:
             return Pending(goal.says(f"waits: {error}"))
         except PeftError as error:
