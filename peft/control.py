@@ -42,6 +42,7 @@ __all__ = [
     "render_pointer",
     "render_state",
     "roll_forward",
+    "set_back",
 ]
 
 POINTER_FILE: Final = "active"
@@ -204,12 +205,28 @@ def roll_forward(registry: Directory, before: Control, after: Control) -> Found:
         PeftError: a file cannot be read, or the pointer cannot be written; asking again is safe.
     """
     found = decide(before, after, read_control(registry))
-    if found.progress is Progress.APPLIED:
-        # Whoever renamed the pointer may have died before the directory was synced.
-        registry.sync()
-    if found.progress is Progress.HALF and after.pointer is not None:
+    if found.progress in (Progress.APPLIED, Progress.HALF) and after.pointer is not None:
+        # Where it is there already, whoever put it there may have died before the directory was synced, or
+        # the sync may have failed, which a second one would not tell. So it is written anew.
         registry.write_file(POINTER_FILE, render_pointer(after.pointer))
     return found
+
+
+def set_back(registry: Directory, before: Control, after: Control) -> None:
+    """Take back a half commit: let the state say again what it said. The registry's lock must be held.
+
+    Raises:
+        RegistryError: the commit is not half done. Nothing was changed.
+        PeftError: the file cannot be written; asking again is safe.
+    """
+    found = decide(before, after, read_control(registry))
+    if found.progress is not Progress.HALF:
+        raise RegistryError(f"there is no half commit to take back; {found.detail}")
+    if before.current is None and before.previous is None:
+        registry.unlink(STATE_FILE)
+        registry.sync()
+    else:
+        registry.write_file(STATE_FILE, render_state(before))
 
 
 def render_pointer(model: str) -> bytes:
