@@ -22,7 +22,7 @@ from ticket_agent.journal.outcome import (
     Unobserved,
 )
 from ticket_agent.journal.record import own_plan
-from ticket_agent.peft import publishing
+from ticket_agent.peft import directory
 from ticket_agent.peft.export import ExportProvider
 from ticket_agent.peft.job import JOB_FILES
 from ticket_agent.peft.locks import RootLock
@@ -146,7 +146,10 @@ def _no_job(shelf: Shelf) -> None:
 
 
 def _without(name: str) -> Callable[[Shelf], None]:
-    return lambda shelf: shelf.jobs[JOB].pop(name) and None
+    def change(shelf: Shelf) -> None:
+        del shelf.jobs[JOB][name]
+
+    return change
 
 
 def _with(name: str, data: bytes = b"x\n") -> Callable[[Shelf], None]:
@@ -281,11 +284,10 @@ TAKEN: list[tuple[str, Callable[[Places], object], str]] = [
     ),
     (
         "a link as a file",
-        lambda places: (
-            (places.add_job() / "policy.toml").unlink(),
-            (places.job / "policy.toml").symlink_to("../../../outside/secret"),
+        lambda places: (places.add_job(files={"telemetry.cbor": b"t"}) / "base_model.ref").symlink_to(
+            "../../../outside/secret"
         ),
-        f"exports/{JOB}/policy.toml is a symlink",
+        f"exports/{JOB}/base_model.ref is a symlink",
     ),
     (
         "a hard link",
@@ -367,7 +369,7 @@ def test_what_waits(places: Places, provider: ExportProvider, monkeypatch: pytes
     places.exports.chmod(0o755)
     with monkeypatch.context() as patch:
         patch.setattr(
-            publishing.TREE_FS, "free_space", lambda _: FreeSpace(bytes=1_000_000, inodes=None), raising=False
+            directory.TREE_FS, "free_space", lambda _: FreeSpace(bytes=1_000_000, inodes=None), raising=False
         )
         with pytest.raises(PlanWaitsError, match="only 1000000 bytes are free; make room there"):
             provider.plan(export_spec())
