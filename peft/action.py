@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["PASSING", "REGISTRY_LANE", "planning", "root_tag"]
+__all__ = ["PASSING", "REGISTRY_LANE", "export_lane", "planning", "root_tag"]
 
 REGISTRY_LANE: Final = "peft-registry"
 """Lane of every action that can change the registry."""
@@ -29,6 +29,11 @@ PASSING: Final = (RootRefusedError, LockHeldError, PeftIoError, FileChangedError
 """What says nothing about the request: it ends by itself, or when somebody puts the host in order."""
 
 _TAG_DIGITS: Final = 16
+
+
+def export_lane(job: str | None) -> str:
+    """Lane of the exports of a job."""
+    return f"peft-export/{job}"
 
 
 @contextmanager

@@ -12,6 +12,7 @@ finishes the commit, or takes it back if the model was damaged meanwhile.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
@@ -26,7 +27,16 @@ from ticket_agent.journal.outcome import (
     Unobserved,
 )
 from ticket_agent.peft.action import PASSING, REGISTRY_LANE, planning, root_tag
-from ticket_agent.peft.control import Control, Progress, commit, decide, read_control, roll_forward, set_back
+from ticket_agent.peft.control import (
+    Control,
+    Progress,
+    commit,
+    decide,
+    read_control,
+    remove_unfinished,
+    roll_forward,
+    set_back,
+)
 from ticket_agent.peft.errors import (
     AbsentError,
     ArtifactRefusedError,
@@ -35,9 +45,10 @@ from ticket_agent.peft.errors import (
     RegistryError,
 )
 from ticket_agent.peft.limits import LOCK_WAIT_S
-from ticket_agent.peft.locks import RootLock, locked
 from ticket_agent.peft.names import check_component
+from ticket_agent.peft.planned import member, text
 from ticket_agent.peft.registry import Registry, load_manifest
+from ticket_agent.peft.trees import locked_registry
 from ticket_agent.peft.verify import require_intact
 from ticket_agent.protocol.args import EmptyArgs
 from ticket_agent.protocol.errors import ProtocolError
@@ -101,12 +112,12 @@ class _Goal:
             PeftError: anything else; it was not written by these actions.
         """
         return cls(
-            action=_text(plan.intent.get("action")),
-            model=check_component(_text(plan.intent.get("model")), what="the planned model"),
-            manifest_sha256=_text(plan.intent.get("manifest_sha256")),
-            root=_text(plan.intent.get("registry")),
-            before=_control(plan.before.get("control")),
-            after=_control(plan.intent.get("control")),
+            action=text(plan.intent, "action"),
+            model=check_component(text(plan.intent, "model"), what="the planned model"),
+            manifest_sha256=text(plan.intent, "manifest_sha256"),
+            root=text(plan.intent, "registry"),
+            before=Control.from_members(member(plan.before, "control")),
+            after=Control.from_members(member(plan.intent, "control")),
         )
 
 
@@ -140,7 +151,7 @@ class _ControlAction(ABC):
     def plan_for(self, model: str | None) -> Plan:
         """Plan for a model; None means the one that the registry itself names. Errors as for :meth:`plan`."""
         what = self.action if model is None else f"{self.action} model={model}"
-        with planning(what), self._roots.open_registry() as root, locked({RootLock.REGISTRY: root}):
+        with planning(what), locked_registry(self._roots) as root:
             before = read_control(root)
             after = self._after(before, model)
             subject = str(after.pointer)
@@ -159,10 +170,7 @@ class _ControlAction(ABC):
         if other := self._other_registry(goal):
             return Rejected(goal.says(f"not applied: {other}"))
         try:
-            with (
-                self._roots.open_registry() as root,
-                locked({RootLock.REGISTRY: root}, wait_s=LOCK_WAIT_S),
-            ):
+            with locked_registry(self._roots, wait_s=LOCK_WAIT_S) as root:
                 return self._perform(root, goal)
         except PeftError as error:
             # Nothing from the commit on raises: this was before it.
@@ -180,8 +188,11 @@ class _ControlAction(ABC):
         if other := self._other_registry(goal):
             return Unobserved(goal.says(f"cannot be observed: {other}"))
         try:
-            with self._roots.open_registry() as root, locked({RootLock.REGISTRY: root}):
-                return _judge(root, goal)
+            with locked_registry(self._roots) as root:
+                outcome = _judge(root, goal)
+                with suppress(PeftError):  # it changes nothing about the outcome, and is seen later
+                    remove_unfinished(root)
+                return outcome
         except LockHeldError as error:
             return Pending(goal.says(f"waits: {error}"))
         except PeftError as error:
@@ -351,15 +362,3 @@ def _require_intact(root: Directory, goal: _Goal) -> None:
 
 def _seen(control: Control) -> dict[str, JsonValue]:
     return {"control": dict(control.to_members())}
-
-
-def _text(value: JsonValue) -> str:
-    if not isinstance(value, str):
-        raise RegistryError("a member of the plan is missing or no text")
-    return value
-
-
-def _control(value: JsonValue) -> Control:
-    if not isinstance(value, dict):
-        raise RegistryError("the plan holds no control record")
-    return Control.from_members(value)

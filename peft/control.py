@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from ticket_agent.peft.errors import NameRefusedError, RegistryError
 from ticket_agent.peft.limits import MAX_POINTER_BYTES, MAX_STATE_BYTES
-from ticket_agent.peft.names import check_component, shown
+from ticket_agent.peft.names import check_component, is_partial, shown
+from ticket_agent.peft.opened import Kind
 from ticket_agent.protocol.text import trim
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = [
     "parse_state",
     "read_control",
     "read_optional",
+    "remove_unfinished",
     "render_pointer",
     "render_state",
     "roll_forward",
@@ -227,6 +229,21 @@ def set_back(registry: Directory, before: Control, after: Control) -> None:
         registry.sync()
     else:
         registry.write_file(STATE_FILE, render_state(before))
+
+
+def remove_unfinished(registry: Directory) -> None:
+    """Remove what a killed writer left of the two files. The registry's lock must be held.
+
+    Whoever gives such names takes the lock before, so that none of them is being written.
+
+    Raises:
+        PeftError: the registry cannot be listed, or a file cannot be removed.
+    """
+    for name in registry.names():
+        # As in `.active.<process>.<number>.partial`.
+        ours = is_partial(name) and name.rsplit(".", 3)[0] in (f".{POINTER_FILE}", f".{STATE_FILE}")
+        if ours and registry.kind(name) is Kind.FILE:
+            registry.unlink(name)
 
 
 def render_pointer(model: str) -> bytes:

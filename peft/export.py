@@ -25,7 +25,7 @@ from ticket_agent.journal.outcome import (
     Unknown,
     Unobserved,
 )
-from ticket_agent.peft.action import PASSING, planning, root_tag
+from ticket_agent.peft.action import PASSING, export_lane, planning, root_tag
 from ticket_agent.peft.errors import LockHeldError, PeftError
 from ticket_agent.peft.hive_jobs import take_job
 from ticket_agent.peft.job import JOB_FILES, ExportJob, job_digest, read_job
@@ -125,7 +125,7 @@ class ExportProvider:
 
     def lane(self, request: HostTicketSpec) -> str:
         """One lane per job."""
-        return f"peft-export/{request.subject_ref}"
+        return export_lane(request.subject_ref)
 
     def plan(self, request: HostTicketSpec) -> Plan:
         """Read the job, from this host if it is there, else from the hive. Reads only.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ticket_agent.peft.activation import ActivateProvider, RollbackProvider
+from ticket_agent.peft.export import ExportProvider
+from ticket_agent.peft.imports import ImportProvider
 
 if TYPE_CHECKING:
     from ticket_agent.journal.outcome import Provider
@@ -12,12 +14,17 @@ if TYPE_CHECKING:
     from ticket_agent.protocol.namespace import Namespace
     from ticket_agent.protocol.spec import HostTicketSpec
 
-__all__ = ["peft_providers"]
+__all__ = ["PEFT_ACTIONS", "peft_providers"]
+
+PEFT_ACTIONS: Final = ("peft.export", "peft.import", "peft.activate", "peft.rollback")
 
 
 def peft_providers(roots: PeftRoots, namespace: Namespace) -> dict[str, Provider[HostTicketSpec]]:
     """Every action on one host's roots; ``namespace`` is the hive that exports are taken from."""
-    return {
-        ActivateProvider.action: ActivateProvider(roots),
-        RollbackProvider.action: RollbackProvider(roots),
-    }
+    providers: tuple[Provider[HostTicketSpec], ...] = (
+        ExportProvider(roots, namespace),
+        ImportProvider(roots),
+        ActivateProvider(roots),
+        RollbackProvider(roots),
+    )
+    return dict(zip(PEFT_ACTIONS, providers, strict=True))

@@ -1,4 +1,4 @@
-"""The roots of export and import, opened and locked for one action.
+"""The roots, opened and locked for one action.
 
 Within an action a root goes by its role and not by its path: what an action says is sent to the hive, which
 has no business with the paths of this host, and a line has no room for them.
@@ -59,11 +59,11 @@ def import_trees(roots: PeftRoots, *, wait_s: float = 0.0) -> Iterator[ImportTre
 
 
 @contextmanager
-def locked_registry(roots: PeftRoots) -> Iterator[Directory]:
+def locked_registry(roots: PeftRoots, *, wait_s: float = 0.0) -> Iterator[Directory]:
     """Open the registry's root and hold its lock for the body; errors as for :func:`import_trees`."""
     with roots.open_registry() as root:
         registry = _called("registry", root)
-        with locked({RootLock.REGISTRY: registry}):
+        with locked({RootLock.REGISTRY: registry}, wait_s=wait_s):
             yield registry
 
 

@@ -116,6 +116,11 @@ class PeftSettings(_Settings):
                 raise ValueError(message)
         return self
 
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The roots that are not named; the actions need all three."""
+        return tuple(name for name in PEFT_ROOTS if getattr(self, name) is None)
+
 
 class LogSettings(_Settings):
     """Structured log on standard error."""

@@ -2,98 +2,44 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from agent_faults import STEPS, DyingFs, Killed, drop
-from agent_support import Bench, agent_on
-from hive_support import ManualClock, running_hive
+from peft_lab import Lab, die, peft_lab
 from peft_support import held_elsewhere
-from peft_tickets import raw_peft, roots_in
 from registry_support import add_model, set_control
 from tree_faults import DyingTree
 
 from ticket_agent.journal.transitions import State
-from ticket_agent.journal.view import read_journal
 from ticket_agent.peft.locks import RootLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from ticket_agent.hive.reference import ConsoleServer, ReferenceHive
-    from ticket_agent.journal.values import Record
-    from ticket_agent.peft.settings import PeftRoots
-
-KEY = ("t1", "key-t1")
 SWITCHES = {"activate": ("b", "b\n", "a"), "rollback": ("a", "a\n", "b")}
 """Of each action: subject, the pointer afterwards, and before."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lab:
-    """A hive, a registry with models a and b, and a place for the agent's state."""
-
-    hive: ReferenceHive
-    server: ConsoleServer
-    clock: ManualClock
-    roots: PeftRoots
-    folder: Path
-
-    def agent(self, life: str = "state", **options: Any) -> AbstractContextManager[Bench]:
-        return agent_on(self.server, self.folder / life, clock=self.clock, roots=self.roots, **options)
-
-    def submit(self, action: str, subject: str, ticket_id: str = "t1", **args: str) -> None:
-        worker = self.hive.spawn_worker("worker-lora").worker_id
-        self.hive.submit(raw_peft(self.hive, worker, f"peft.{action}", subject, ticket_id=ticket_id, **args))
-
-    def switch(self, action: str, ticket_id: str = "t1") -> None:
-        """A registry on which the action has something to do, and a ticket for it."""
-        subject, _, before = SWITCHES[action]
-        set_control(self.roots.registry, before, before, subject if action == "rollback" else None)
-        self.submit(action, subject, ticket_id)
-
-    def result(self, ticket_id: str = "t1") -> tuple[str, str]:
-        """State and message of the one terminal result."""
-        (line,) = self.hive.terminal_lines((ticket_id, f"key-{ticket_id}"))
-        result = json.loads(line)
-        return result["state"], result["message"]
-
-    @property
-    def pointer(self) -> str:
-        return (self.roots.registry / "active").read_text()
-
-    @property
-    def state(self) -> str:
-        return (self.roots.registry / "active_state.toml").read_text()
-
-
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    clock, roots = ManualClock(), roots_in(tmp_path / "roots")
-    for model in "ab":
-        add_model(roots.registry, model)
-    with running_hive(clock=clock) as (hive, server):
-        yield Lab(hive=hive, server=server, clock=clock, roots=roots, folder=tmp_path)
+    with peft_lab(tmp_path) as found:
+        for model in "ab":
+            add_model(found.roots.registry, model)
+        yield found
 
 
-def record_of(state_dir: Path) -> Record:
-    (record,) = read_journal(state_dir).records.values()
-    return record
-
-
-def die(bench: Bench) -> None:
-    with pytest.raises(Killed):
-        bench.settle()
-    drop(bench)
+def switch(lab: Lab, action: str, ticket_id: str = "t1") -> None:
+    """A registry on which the action has something to do, and a ticket for it."""
+    subject, _, before = SWITCHES[action]
+    set_control(lab.roots.registry, before, before, subject if action == "rollback" else None)
+    lab.submit(action, subject, ticket_id)
 
 
 @pytest.mark.parametrize("action", SWITCHES)
 def test_a_switch_is_confirmed_and_exact(lab: Lab, action: str) -> None:
-    lab.switch(action)
+    switch(lab, action)
     subject, after, before = SWITCHES[action]
     with lab.agent() as bench:
         bench.settle()
@@ -121,7 +67,7 @@ def test_tickets_for_one_registry_run_in_order(lab: Lab) -> None:
 
 
 def test_a_held_registry_is_waited_for_in_prepared(lab: Lab) -> None:
-    lab.switch("activate")
+    switch(lab, "activate")
     with lab.agent() as bench:
         with held_elsewhere(lab.roots.registry, RootLock.REGISTRY) as holder:
             bench.passes(3)
@@ -134,7 +80,7 @@ def test_a_held_registry_is_waited_for_in_prepared(lab: Lab) -> None:
 
 
 def test_a_registry_held_at_recovery_leaves_the_ticket_pending(lab: Lab) -> None:
-    lab.switch("activate")
+    switch(lab, "activate")
     with lab.agent(fs=DyingFs(1, durable=True)) as bench:
         die(bench)
     with lab.agent() as bench:
@@ -160,7 +106,7 @@ def test_death_at_a_durable_step(
     step: str,
     durable: bool,
 ) -> None:
-    lab.switch(action)
+    switch(lab, action)
     fs = DyingFs(STEPS.index(step), durable=durable)
     with lab.agent(fs=fs) as bench:
         die(bench)
@@ -172,7 +118,7 @@ def test_death_at_a_durable_step(
     assert lab.pointer.strip() == (after.strip() if dispatched else before)
     assert lab.hive.admission_of("t1").outcome == ("confirmed" if dispatched else "rejected")
     assert lab.result()[0] == ("succeeded" if dispatched else "failed")
-    assert record_of(lab.folder / "state").terminal
+    assert lab.record().terminal
 
 
 @pytest.mark.parametrize("action", SWITCHES)
@@ -182,7 +128,7 @@ def test_death_at_every_change_of_the_registry(lab: Lab, action: str) -> None:
     seen = []
     for death in range(40):
         ticket = f"t{death}"
-        lab.switch(action, ticket)
+        switch(lab, action, ticket)
         tree = DyingTree(lab.roots.registry, death)
         with lab.agent(f"state-{death}") as bench:
             with tree:

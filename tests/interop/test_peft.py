@@ -214,7 +214,7 @@ def test_the_client_between_our_two_writes(both: Both, monkeypatch: pytest.Monke
     """It sees half a commit and refuses; our commit goes on."""
     both.client.activate("m1")
     provider, plan = both.plan("activate", "ours")
-    real = activation.commit
+    real = commit
     refused = []
 
     def slow(registry: Any, before: Any, after: Any) -> None:

@@ -411,6 +411,26 @@ def test_half_a_commit_of_a_damaged_model_is_taken_back(
     assert "as before" in again.detail
 
 
+def test_an_observer_removes_what_a_killed_writer_of_the_files_left(roots: PeftRoots) -> None:
+    set_control(roots.registry, *BEFORE)
+    planned = plan(roots, "activate", "b")
+    kept = [
+        ".active.x.7.1.partial",
+        "active.partial",
+        ".other.7.1.partial",
+        ".active.7.partial",
+        "active.7.1",
+    ]
+    gone = [".active.7.1.partial", ".active_state.toml.8.22.partial"]
+    for name in kept + gone:
+        (roots.registry / name).write_text("b\n")
+    (roots.registry / ".active.9.9.partial").mkdir()
+    assert isinstance(ActivateProvider(roots).observe(planned), Rejected)
+    left = {path.name for path in roots.registry.iterdir()}
+    assert left >= {*kept, ".active.9.9.partial"}
+    assert not left & set(gone)
+
+
 def test_an_observer_waits_for_whoever_is_at_work(roots: PeftRoots) -> None:
     planned = plan(roots, "activate", "a")
     with held_elsewhere(roots.registry, RootLock.REGISTRY) as holder:
@@ -457,7 +477,7 @@ def test_a_plan_of_somebody_else_is_neither_performed_nor_judged(roots: PeftRoot
     changed: Any = {change: {"control": {"pointer": "a"}}}
     planned = replace(plan(roots, "activate", "a"), **changed)
     assert type(ActivateProvider(roots).observe(planned)) is Unknown
-    with pytest.raises(Exception, match=r"member of the plan|control record"):
+    with pytest.raises(Exception, match=r"plan is not one of this action|control record"):
         ActivateProvider(roots).execute(planned)
     assert shown(roots) == NONE
 

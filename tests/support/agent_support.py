@@ -27,6 +27,7 @@ from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace
 from ticket_agent.hive.reference import ConsoleServer, ReferenceHive, RefusalError
 from ticket_agent.journal.store import JournalStore, Limits
 from ticket_agent.journal.view import read_journal
+from ticket_agent.peft.compat import compat_peft_providers
 from ticket_agent.peft.providers import peft_providers
 from ticket_agent.protocol.namespace import HiveError
 
@@ -133,7 +134,8 @@ def agent_on(
                 store=store,
                 namespace=namespace,
                 providers=ProviderTable(
-                    v1=compat_lease_providers(namespace, instance=instance, epoch=epoch),
+                    v1=compat_lease_providers(namespace, instance=instance, epoch=epoch)
+                    | ({} if roots is None else compat_peft_providers(roots, namespace)),
                     v2=lease_providers(namespace, instance=instance, epoch=epoch)
                     | ({} if roots is None else peft_providers(roots, namespace)),
                     allowlist=allowlist,

@@ -18,6 +18,7 @@ from ticket_agent.cli.assembly import (
     now_ms,
     opened_agent,
     opened_store,
+    peft_roots,
     pid,
     stop_on_signals,
 )
@@ -68,6 +69,7 @@ def _serve(options: dict[str, Any], *, mock: bool, only_once: bool, as_json: boo
             else:
                 click.echo(_NO_TICKETS)
             sys.exit(int(Exit.OK))
+        peft_roots(config)  # a mistake there ends the command before anything is created
         events = events_for(config)
         store = stack.enter_context(opened_store(config))
         agent = stack.enter_context(opened_agent(config, store, events))
