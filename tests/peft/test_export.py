@@ -22,7 +22,7 @@ from ticket_agent.journal.outcome import (
     Unobserved,
 )
 from ticket_agent.journal.record import own_plan
-from ticket_agent.peft import directory
+from ticket_agent.peft import directory, export
 from ticket_agent.peft.export import ExportProvider
 from ticket_agent.peft.job import JOB_FILES
 from ticket_agent.peft.locks import RootLock
@@ -378,7 +378,10 @@ def test_what_waits(places: Places, provider: ExportProvider, monkeypatch: pytes
         provider.plan(export_spec())
 
 
-def test_a_lock_that_is_held_when_it_is_due(places: Places, provider: ExportProvider) -> None:
+def test_a_lock_that_is_held_when_it_is_due(
+    places: Places, provider: ExportProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "LOCK_WAIT_S", 0.05)
     plan = provider.plan(export_spec())
     with held_elsewhere(places.exports, RootLock.EXPORT) as holder:
         outcome = provider.execute(plan)

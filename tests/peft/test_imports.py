@@ -44,7 +44,7 @@ from ticket_agent.journal.outcome import (
     Unobserved,
 )
 from ticket_agent.journal.record import own_plan
-from ticket_agent.peft import directory
+from ticket_agent.peft import directory, imports
 from ticket_agent.peft.adapter_config import parse_hf_config, parse_lora_json
 from ticket_agent.peft.imports import ImportProvider
 from ticket_agent.peft.locks import RootLock
@@ -376,8 +376,9 @@ LOCKS = [(RootLock.REGISTRY, "registry"), (RootLock.ADAPTER, "adapters"), (RootL
 
 @pytest.mark.parametrize(("lock", "name"), LOCKS)
 def test_a_lock_that_somebody_holds(
-    places: Places, provider: ImportProvider, lock: RootLock, name: str
+    places: Places, provider: ImportProvider, lock: RootLock, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(imports, "LOCK_WAIT_S", 0.05)
     plan = provider.plan(import_spec())
     before = places.snapshot()
     with held_elsewhere(getattr(places, name), lock) as holder:
