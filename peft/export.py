@@ -32,7 +32,7 @@ from ticket_agent.peft.job import JOB_FILES, ExportJob, job_digest, read_job
 from ticket_agent.peft.limits import LOCK_WAIT_S
 from ticket_agent.peft.names import EXPORT_STAGING, check_component
 from ticket_agent.peft.planned import PlannedError, artifact, member, planned, staging, text
-from ticket_agent.peft.publishing import discard, require_space, staged, staging_name
+from ticket_agent.peft.publishing import Attempt, discard, require_space, staged, staging_name
 from ticket_agent.peft.trees import locked_exports
 from ticket_agent.protocol.args import EmptyArgs
 from ticket_agent.protocol.errors import ProtocolError
@@ -171,15 +171,15 @@ class ExportProvider:
             goal = self._goal(plan)
         except PeftError as error:
             return Rejected(f"{ACTION} not applied: {error}")
+        attempt = Attempt()
         try:
             job = None if goal.complete else self._planned_job(goal)
             with locked_exports(self._roots, wait_s=LOCK_WAIT_S) as exports:
-                return _perform(exports, goal, job)
-        except (LockHeldError, HiveError, PlanWaitsError) as error:
+                return _perform(exports, goal, job, attempt)
+        except (PeftError, OSError, HiveError, PlanWaitsError) as error:
+            if attempt.publishing:
+                return self._look(goal, why=str(error))
             return Rejected(goal.says(f"not applied: {error}"))
-        except (PeftError, OSError) as error:
-            # Whatever failed, and after however many steps: the disk tells.
-            return self._look(goal, why=str(error))
 
     def observe(self, plan: Plan) -> Outcome:
         """Tell from the export root what became of the planned files; what was left half-way is removed.
@@ -226,13 +226,15 @@ class ExportProvider:
         return taken
 
 
-def _perform(exports: Directory, goal: _Goal, job: ExportJob | None) -> Outcome:
+def _perform(exports: Directory, goal: _Goal, job: ExportJob | None, attempt: Attempt) -> Outcome:
     """Publish the job unless it is there; the lock must be held."""
     if job is None or exports.kind(goal.job) is not None:
+        attempt.publishing = True  # somebody did: then only looking tells
         return _judge(exports, goal, why="it was removed since it was planned")
     with staged(exports, goal.staging) as folder:
         for name, data in job.files.items():
             folder.write_file(name, data)
+        attempt.publishing = True
         exports.rename(goal.staging, exports, goal.job, replace=False)
     return goal.done(observed=False)
 

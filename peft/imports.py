@@ -50,7 +50,7 @@ from ticket_agent.peft.manifest import (
 )
 from ticket_agent.peft.names import IMPORT_STAGING, case_twins
 from ticket_agent.peft.planned import PlannedError
-from ticket_agent.peft.publishing import discard, require_space, staged, staging_name
+from ticket_agent.peft.publishing import Attempt, discard, require_space, staged, staging_name
 from ticket_agent.peft.registry import AVAILABLE, Registry, load_manifest
 from ticket_agent.peft.trees import import_trees, locked_registry
 from ticket_agent.protocol.args import PeftImportArgs
@@ -128,14 +128,14 @@ class ImportProvider:
             goal = self._goal(plan)
         except PeftError as error:
             return Rejected(f"{ACTION} not applied: {error}")
+        attempt = Attempt()
         try:
             with import_trees(self._roots, wait_s=LOCK_WAIT_S) as trees:
-                return self._perform(trees, goal)
-        except LockHeldError as error:
-            return Rejected(goal.says(f"not applied: {error}"))
+                return self._perform(trees, goal, attempt)
         except (PeftError, OSError) as error:
-            # Whatever failed, and after however many steps: the disk tells.
-            return self._look(goal, why=str(error))
+            if attempt.publishing:
+                return self._look(goal, why=str(error))
+            return Rejected(goal.says(f"not applied: {error}"))
 
     def observe(self, plan: Plan) -> Outcome:
         """Tell from the registry what became of the planned model; what was left half-way is removed.
@@ -162,13 +162,14 @@ class ImportProvider:
         except (PeftError, OSError) as error:
             return Unknown(goal.says(f"cannot be observed: {error}"))
 
-    def _perform(self, trees: ImportTrees, goal: ImportGoal) -> Outcome:
+    def _perform(self, trees: ImportTrees, goal: ImportGoal, attempt: Attempt) -> Outcome:
         """Publish the model unless it is there; the locks must be held.
 
         Raises:
-            PeftError: something was in the way; how far it got shows on the disk.
+            PeftError: something was in the way; ``attempt`` says what that means.
         """
         if goal.existing is not None or _is_taken(trees.registry, goal.model):
+            attempt.publishing = True  # somebody did: then only looking tells
             return judge(trees.registry, goal, self._roots, why="it was removed since it was planned")
         _require_no_twin(trees.registry, goal.model)
         job = read_job(trees.exports, goal.job)
@@ -180,6 +181,7 @@ class ImportProvider:
                 folder.write_file(MANIFEST_FILE, manifest)
                 # Not before: an import that is refused leaves no trace, not even an empty directory.
                 with trees.registry.open_dir(AVAILABLE, create=True) as available:
+                    attempt.publishing = True
                     trees.registry.rename(goal.staging, available, goal.model, replace=False)
         return _imported(goal, tensors, summary, hashlib.sha256(manifest).hexdigest())
 

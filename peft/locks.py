@@ -138,7 +138,11 @@ def _open(root: Directory, lock: RootLock) -> int:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise FileRefusedError(f"{root.path(lock)} must be {Kind.FILE}; remove what is there") from error
         raise PeftIoError(f"opening {root.path(lock)}", error) from error
-    status = os.fstat(fd)
+    try:
+        status = os.fstat(fd)
+    except OSError as error:
+        os.close(fd)
+        raise PeftIoError(f"looking at {root.path(lock)}", error) from error
     kind = kind_of(status.st_mode)
     if kind is Kind.FILE and status.st_nlink <= 1:
         return fd

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ticket_agent.peft.directory import TREE_FS
@@ -19,11 +20,22 @@ if TYPE_CHECKING:
 
     from ticket_agent.peft.directory import Directory
 
-__all__ = ["discard", "require_space", "staged", "staging_name"]
+__all__ = ["Attempt", "discard", "require_space", "staged", "staging_name"]
 
 _STAGING_DIGITS: Final = 16
 SPARE_BYTES: Final = 1024 * 1024
 """Room for directories and what else a file system writes beside the files."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """How far an execution got, for whoever has to judge its failure.
+
+    Attributes:
+        publishing: False: nothing can have become visible, whatever failed. True: the disk tells.
+    """
+
+    publishing: bool = False
 
 
 def staging_name(prefix: str, operation: str) -> str:

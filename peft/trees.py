@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ticket_agent.peft.directory import Directory
+from ticket_agent.peft.errors import FileRefusedError, RootRefusedError
 from ticket_agent.peft.locks import RootLock, locked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ticket_agent.peft.settings import PeftRoots
 
@@ -39,7 +40,7 @@ def import_trees(roots: PeftRoots, *, wait_s: float = 0.0) -> Iterator[ImportTre
         wait_s: how long to go on trying for the locks, in seconds.
 
     Raises:
-        RootRefusedError: a root is not acceptable.
+        RootRefusedError: a root is not acceptable, or something that is no lock lies in a lock's place.
         LockHeldError: somebody else works on one of them.
         PeftError: the system failed.
     """
@@ -54,7 +55,7 @@ def import_trees(roots: PeftRoots, *, wait_s: float = 0.0) -> Iterator[ImportTre
             RootLock.ADAPTER: trees.adapters,
             RootLock.EXPORT: trees.exports,
         }
-        opened.enter_context(locked(locks, wait_s=wait_s))
+        opened.enter_context(_held(locks, wait_s))
         yield trees
 
 
@@ -63,7 +64,7 @@ def locked_registry(roots: PeftRoots, *, wait_s: float = 0.0) -> Iterator[Direct
     """Open the registry's root and hold its lock for the body; errors as for :func:`import_trees`."""
     with roots.open_registry() as root:
         registry = _called("registry", root)
-        with locked({RootLock.REGISTRY: registry}, wait_s=wait_s):
+        with _held({RootLock.REGISTRY: registry}, wait_s):
             yield registry
 
 
@@ -72,8 +73,19 @@ def locked_exports(roots: PeftRoots, *, wait_s: float = 0.0) -> Iterator[Directo
     """Open the root of the exports and hold its lock for the body; errors as for :func:`import_trees`."""
     with roots.open_export() as root:
         exports = _called("exports", root)
-        with locked({RootLock.EXPORT: exports}, wait_s=wait_s):
+        with _held({RootLock.EXPORT: exports}, wait_s):
             yield exports
+
+
+@contextmanager
+def _held(locks: Mapping[RootLock, Directory], wait_s: float) -> Iterator[None]:
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(locks, wait_s=wait_s))
+        except FileRefusedError as error:
+            # What lies there instead of the lock says nothing about the request. Somebody has to remove it.
+            raise RootRefusedError(str(error)) from error
+        yield
 
 
 def _called(role: str, root: Directory) -> Directory:

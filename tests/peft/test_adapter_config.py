@@ -5,12 +5,12 @@ import time
 from typing import Any
 
 import pytest
+from hostile_adapters import HF, HOSTILE_HF, HOSTILE_LORA_JSON
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ticket_agent.peft.adapter_config import (
     MAX_CONFIG_BYTES,
-    MAX_NAMES,
     AdapterConfig,
     is_module_name,
     parse_hf_config,
@@ -18,10 +18,6 @@ from ticket_agent.peft.adapter_config import (
     render_lora_json,
 )
 from ticket_agent.peft.artifact_errors import ArtifactRefusedError, ConfigRefusedError
-
-HF: dict[str, Any] = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["v_proj", "q_proj"]}
-NAMES_RULE = "a module's name has letters, digits, _ - and dots only"
-TEXT_RULE = "must be a string of at most 512 bytes without control characters"
 
 
 def hf(**members: Any) -> AdapterConfig:
@@ -113,103 +109,6 @@ def test_a_whole_alpha_is_an_integer() -> None:
     assert render_lora_json(hf(lora_alpha=16.0)) == render_lora_json(hf())
 
 
-HOSTILE_HF: list[tuple[dict[str, Any], str]] = [
-    ({"peft_type": "ADALORA"}, "peft_type must be LORA; other methods are not supported"),
-    ({"peft_type": "lora"}, "peft_type must be LORA"),
-    ({"peft_type": None}, "peft_type must be LORA"),
-    ({"peft_type": ["LORA"]}, "peft_type must be LORA"),
-    ({"r": None}, "member r is required"),
-    ({"r": 0}, "r must be an integer in 1..=4096"),
-    ({"r": -8}, "r must be an integer in 1..=4096"),
-    ({"r": 4097}, "r must be an integer in 1..=4096"),
-    ({"r": 8.0}, "r must be an integer in 1..=4096"),
-    ({"r": True}, "r must be an integer in 1..=4096"),
-    ({"r": "8"}, "r must be an integer in 1..=4096"),
-    ({"lora_alpha": None}, "member lora_alpha is required"),
-    ({"lora_alpha": 0}, "lora_alpha must be a number above 0 and at most 1000000"),
-    ({"lora_alpha": -1}, "lora_alpha must be a number above 0"),
-    ({"lora_alpha": 1e300}, "lora_alpha must be a number above 0"),
-    ({"lora_alpha": True}, "lora_alpha must be a number above 0"),
-    ({"lora_alpha": "16"}, "lora_alpha must be a number above 0"),
-    ({"target_modules": None}, "member target_modules is required"),
-    ({"target_modules": []}, "target_modules must be a list of 1..=4096 module names"),
-    ({"target_modules": {"q": 1}}, "target_modules must be a list of 1..=4096 module names"),
-    ({"target_modules": ["q"] * (MAX_NAMES + 1)}, "target_modules must be a list of 1..=4096 module names"),
-    ({"target_modules": "all-linear"}, "target_modules is a pattern, which is not evaluated"),
-    (
-        {"target_modules": r".*\.(q|v)_proj"},
-        "target_modules is a pattern, which is not evaluated; write the list",
-    ),
-    ({"target_modules": "(a+)+$"}, "target_modules is a pattern, which is not evaluated"),
-    ({"target_modules": ["(a+)+$"]}, f'target_modules names "(a+)+$"; {NAMES_RULE}'),
-    ({"target_modules": ["q_proj", 7]}, f"target_modules names what is no string; {NAMES_RULE}"),
-    ({"target_modules": [""]}, f'target_modules names ""; {NAMES_RULE}'),
-    ({"target_modules": ["../../etc"]}, f'target_modules names "../../etc"; {NAMES_RULE}'),
-    ({"target_modules": ["a/b"]}, f'target_modules names "a/b"; {NAMES_RULE}'),
-    ({"target_modules": ["q_proj\n"]}, f'target_modules names "q_proj\\n"; {NAMES_RULE}'),
-    ({"target_modules": ["\u0430"]}, f'target_modules names "\u0430"; {NAMES_RULE}'),
-    ({"target_modules": ["a" * 257]}, f'target_modules names "{"a" * 120}\u2026"; {NAMES_RULE}'),
-    ({"target_modules": [".".join("a" * 33)]}, "target_modules names"),
-    ({"base_model_name_or_path": 7}, f"base_model_name_or_path {TEXT_RULE}"),
-    ({"base_model_name_or_path": "a\nb"}, f"base_model_name_or_path {TEXT_RULE}"),
-    ({"base_model_name_or_path": "a\0"}, f"base_model_name_or_path {TEXT_RULE}"),
-    ({"base_model_name_or_path": "\u00e9" * 257}, f"base_model_name_or_path {TEXT_RULE}"),
-    ({"base_model_name_or_path": {"a": 1}}, f"base_model_name_or_path {TEXT_RULE}"),
-    ({"revision": ["main"]}, f"revision {TEXT_RULE}"),
-    ({"task_type": "causal lm"}, "task_type must be 1..=64 of A-Z, 0-9 and _"),
-    ({"use_dora": "yes"}, "use_dora must be true or false"),
-    ({"use_rslora": 1}, "use_rslora must be true or false"),
-    ({"fan_in_fan_out": []}, "fan_in_fan_out must be true or false"),
-    ({"rank_pattern": ["q"]}, "rank_pattern must be an object of at most 4096 module names"),
-    ({"rank_pattern": {"q": 0}}, "rank_pattern.q must be an integer in 1..=4096"),
-    ({"rank_pattern": {"^model.q$": 4}}, f'rank_pattern names "^model.q$"; {NAMES_RULE}'),
-    ({"alpha_pattern": {"q": "4"}}, "alpha_pattern.q must be a number above 0"),
-    ({"modules_to_save": "lm_head"}, "modules_to_save is a pattern"),
-    ({"modules_to_save": ["*"]}, f'modules_to_save names "*"; {NAMES_RULE}'),
-    ({"bias": "all"}, "bias must be none; biases of the base model are not taken over"),
-    ({"bias": "lora_only"}, "bias must be none"),
-    ({"init_lora_weights": "pissa"}, 'init_lora_weights "pissa" may have changed the base model; convert'),
-    ({"init_lora_weights": "pissa_niter_16"}, 'init_lora_weights "pissa_niter_16" may have changed'),
-    ({"init_lora_weights": "olora"}, 'init_lora_weights "olora" may have changed'),
-    ({"init_lora_weights": 1}, "init_lora_weights of type int may have changed"),
-    (
-        {"auto_mapping": {"base_model_class": "Model", "parent_library": "evil"}},
-        "auto_mapping names code outside of",
-    ),
-    (
-        {"auto_mapping": {"base_model_class": "M", "parent_library": "transformers_modules.x"}},
-        "auto_mapping names code",
-    ),
-    (
-        {"auto_mapping": {"base_model_class": "os.system", "parent_library": "transformers"}},
-        "auto_mapping names code",
-    ),
-    (
-        {"auto_mapping": {"base_model_class": "M", "parent_library": "transformers", "x": 1}},
-        "auto_mapping names code",
-    ),
-    (
-        {"auto_mapping": {"base_model_class": ["M"], "parent_library": "transformers"}},
-        "auto_mapping names code",
-    ),
-    (
-        {"auto_mapping": "evil"},
-        "auto_mapping names code outside of transformers; save the adapter with a task_type",
-    ),
-    ({"_custom_modules": {"a": "b"}}, 'member "_custom_modules" is in use and is not supported'),
-    ({"megatron_core": "evil.core"}, 'member "megatron_core" is in use and is not supported'),
-    ({"megatron_config": {"a": 1}}, 'member "megatron_config" is in use and is not supported'),
-    ({"layer_replication": [[0, 4], [2, 6]]}, 'member "layer_replication" is in use'),
-    ({"trainable_token_indices": [1]}, 'member "trainable_token_indices" is in use'),
-    ({"target_parameters": ["experts.gate"]}, 'member "target_parameters" is in use'),
-    ({"alora_invocation_tokens": [1, 2]}, 'member "alora_invocation_tokens" is in use'),
-    ({"loftq_config": {"loftq_bits": 4}}, 'member "loftq_config" is in use'),
-    ({"use_qalora": True}, 'member "use_qalora" is in use'),
-    ({"of_a_later_release": 0}, 'member "of_a_later_release" is in use'),
-    ({"a\x1b[2J": 1}, 'member "a\\x1b[2J" is in use'),
-]
-
-
 @pytest.mark.parametrize(("members", "line"), HOSTILE_HF, ids=[line[:60] for _, line in HOSTILE_HF])
 def test_hostile_hugging_face_configurations_are_refused(members: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigRefusedError) as caught:
@@ -219,35 +118,9 @@ def test_hostile_hugging_face_configurations_are_refused(members: dict[str, Any]
     assert shown.isprintable()
 
 
-HOSTILE_LORA: list[tuple[bytes, str]] = [
-    (b"", "lora.json is not valid JSON at character 0"),
-    (b"adapter\n", "lora.json is not valid JSON at character 0"),
-    (b"\x80\x04\x95", "lora.json is not UTF-8 at byte 0"),
-    (b"[8]", "lora.json must be a JSON object"),
-    (b"8", "lora.json must be a JSON object"),
-    (b'{"rank":8,"rank":9}', "lora.json: member rank appears more than once"),
-    (b'{"rank":8,"r\\u0061nk":9}', "lora.json: member rank appears more than once"),
-    (b'{"rank":8} {"rank":9}', "lora.json is not valid JSON at character 11: Extra data"),
-    (b'{"rank":NaN}', "lora.json: member rank is NaN, which is not JSON"),
-    (b'{"alpha":1e999}', "lora.json: member alpha is a number out of range"),
-    (b'{"rank":' + b"9" * 5000 + b"}", "lora.json: member rank is an integer outside"),
-    (b'{"base_model":"\\ud800"}', "lora.json: member base_model holds a lone surrogate"),
-    (b'{"rank":' + b"[" * 50_000, "lora.json nests more than 127 containers"),
-    (b'{"rank":8' + b" " * MAX_CONFIG_BYTES + b"}", "lora.json takes 65546 bytes; the limit is 65536"),
-    (b"\xef\xbb\xbf{}", "lora.json starts with a byte order mark"),
-    (b'{"rank":"8"}', "lora.json: rank must be an integer in 1..=4096"),
-    (b'{"Rank":8}', 'lora.json: unknown member "Rank"'),
-    (b'{"rank":8,"auto_map":{}}', 'lora.json: unknown member "auto_map"'),
-    (b'{"rank":8,"":null}', 'lora.json: unknown member ""'),
-    (
-        b'{"r":8}',
-        'lora.json: unknown member "r"; a Hugging Face configuration belongs into adapter_config.json',
-    ),
-    (b'{"target_modules":"q"}', "lora.json: target_modules is a pattern, which is not evaluated"),
-]
-
-
-@pytest.mark.parametrize(("data", "line"), HOSTILE_LORA, ids=[line[:60] for _, line in HOSTILE_LORA])
+@pytest.mark.parametrize(
+    ("data", "line"), HOSTILE_LORA_JSON, ids=[line[:60] for _, line in HOSTILE_LORA_JSON]
+)
 def test_hostile_lora_json_is_refused(data: bytes, line: str) -> None:
     with pytest.raises(ConfigRefusedError) as caught:
         parse_lora_json(data)
