@@ -1,4 +1,4 @@
-"""The only place where a file of the state directory is written.
+"""The only place where a file of the state directory is written; other trees may use the same steps.
 
 Create a temporary with a fresh name in the same directory, write all, fsync, close, give it its name, fsync
 the directory. Nothing less is durable: without the first fsync the name can come back after a power cut with
@@ -22,9 +22,17 @@ from ticket_agent.journal.fs import OUT_OF_SPACE
 if TYPE_CHECKING:
     from ticket_agent.journal.fs import Fs
 
-__all__ = ["ReplaceError", "Step", "is_temporary", "remove_temporaries", "replace_file"]
+__all__ = [
+    "ReplaceError",
+    "Step",
+    "create_temporary",
+    "is_temporary",
+    "remove_temporaries",
+    "replace_file",
+]
 
-_TEMPORARY = re.compile(r"\..*\.tmp", re.DOTALL)
+_SUFFIX = ".tmp"
+_TEMPORARY = re.compile(rf"\..*{re.escape(_SUFFIX)}", re.DOTALL)
 _NAME_ATTEMPTS = 1_000
 _counter = itertools.count()
 
@@ -74,7 +82,9 @@ def remove_temporaries(fs: Fs, dir_fd: int) -> None:
                 fs.unlink(dir_fd, name)
 
 
-def replace_file(fs: Fs, dir_fd: int, name: str, data: bytes, *, new: bool = False) -> None:
+def replace_file(
+    fs: Fs, dir_fd: int, name: str, data: bytes, *, new: bool = False, suffix: str = _SUFFIX
+) -> None:
     """Durably let ``name`` hold ``data``: exactly two fsyncs.
 
     Args:
@@ -83,12 +93,13 @@ def replace_file(fs: Fs, dir_fd: int, name: str, data: bytes, *, new: bool = Fal
         name: the file's name in it.
         data: the complete content.
         new: the name must be free; an existing file stays untouched and ``rename`` fails with EEXIST.
+        suffix: end of the temporary's name, for a tree whose readers know temporaries by another one.
 
     Raises:
         ReplaceError: which step failed. Nothing is repeated: a failed fsync or close is final, because the
             kernel may report success the next time although the data is gone.
     """
-    temporary, fd = _create_temporary(fs, dir_fd, name)
+    temporary, fd = create_temporary(fs, dir_fd, name, suffix=suffix)
     _fill(fs, dir_fd, fd, name=name, temporary=temporary, data=data)
     try:
         if new:
@@ -104,11 +115,16 @@ def replace_file(fs: Fs, dir_fd: int, name: str, data: bytes, *, new: bool = Fal
         raise ReplaceError(Step.FSYNC_DIR, name, error) from error
 
 
-def _create_temporary(fs: Fs, dir_fd: int, name: str) -> tuple[str, int]:
+def create_temporary(fs: Fs, dir_fd: int, name: str, *, suffix: str = _SUFFIX) -> tuple[str, int]:
+    """Create a temporary for ``name`` in the same directory; returns its name and a descriptor to write to.
+
+    Raises:
+        ReplaceError: it cannot be created.
+    """
     # A process id comes back after a reboot and is always the same in a container, so a leftover of an
     # earlier process may have the very name; the next number is as good.
     for _ in range(_NAME_ATTEMPTS):
-        temporary = f".{name}.{os.getpid()}.{next(_counter)}.tmp"
+        temporary = f".{name}.{os.getpid()}.{next(_counter)}{suffix}"
         try:
             return temporary, fs.create_new(dir_fd, temporary)
         except FileExistsError:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["OUT_OF_SPACE", "FreeSpace", "Fs", "RealFs"]
+__all__ = ["OUT_OF_SPACE", "FreeSpace", "Fs", "RealFs", "write_all"]
 
 OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers that mean: later, when somebody made room, the same call can work."""
@@ -97,9 +97,7 @@ class RealFs:
 
     def write(self, fd: int, data: bytes) -> None:
         """See :class:`Fs`."""
-        written = os.write(fd, data)
-        while written < len(data):
-            written += os.write(fd, memoryview(data)[written:])
+        write_all(fd, data)
 
     def fsync(self, fd: int) -> None:
         """See :class:`Fs`."""
@@ -174,6 +172,13 @@ class RealFs:
         status = os.statvfs(dir_fd)
         inodes = status.f_favail if status.f_files else None
         return FreeSpace(bytes=status.f_bavail * status.f_frsize, inodes=inodes)
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write all of ``data``, however many calls that takes."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
 
 
 def _require_regular(fd: int, name: str) -> int:

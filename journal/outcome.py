@@ -17,6 +17,7 @@ __all__ = [
     "Pending",
     "Plan",
     "PlanRefusedError",
+    "PlanWaitsError",
     "Provider",
     "Rejected",
     "Unknown",
@@ -104,15 +105,24 @@ class PlanRefusedError(Exception):
     """``plan`` found that the request can never be performed; a definite refusal, nothing was dispatched."""
 
 
+class PlanWaitsError(Exception):
+    """``plan`` could not decide now, for a reason that passes; the operation waits in ``prepared``.
+
+    The text is the reason, in words for people: who holds a lock, what must be put right.
+    """
+
+
 RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
 
 
 class Provider(Protocol[RequestT_contra]):
     """One provider action.
 
-    ``plan`` only reads; it raises :class:`PlanRefusedError` for a definite refusal and lets transport errors
-    through (the operation then waits in ``prepared``). ``execute`` is called at most once per operation, and
-    only after the plan is durable. ``observe`` only reads and may be called any number of times.
+    ``plan`` only reads; it raises :class:`PlanRefusedError` for a definite refusal, :class:`PlanWaitsError`
+    for a hindrance that passes, and lets transport errors through (in both cases the operation waits in
+    ``prepared``). ``execute`` is called at most once per operation, and
+    only after the plan is durable. ``observe`` never begins the effect, though it may bring to its end what
+    was interrupted half-way, and may be called any number of times.
     """
 
     def lane(self, request: RequestT_contra) -> str:

@@ -34,7 +34,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 60
 
-HEAVY = ("pydantic", "portalocker", "prometheus_client", "pynvml", "huggingface_hub", "safetensors")
+HEAVY = (
+    "pydantic",
+    "portalocker",
+    "prometheus_client",
+    "pynvml",
+    "huggingface_hub",
+    "safetensors",
+    "tomli_w",
+)
 
 
 @cache
@@ -171,7 +179,9 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
     assert _child(code, path=(ROOT,)) == "[]"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["journal", "list", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["journal", "list", "--help"], ["peft", "--help"]]
+)
 def test_helps_import_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys, contextlib, io\n"

@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import tomllib
 from ipaddress import ip_address
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pydantic_core import ErrorDetails
 
 __all__ = [
+    "PEFT_ROOTS",
     "AgentConfig",
     "ConfigError",
     "ConsoleSettings",
     "GpuSettings",
     "LogSettings",
     "MetricsSettings",
+    "PeftSettings",
     "PollSettings",
     "RetentionSettings",
     "apply_manifest",
@@ -29,6 +34,7 @@ __all__ = [
 MAX_CONFIG_BYTES = 256 * 1024
 MAX_MANIFEST_BYTES = 1024 * 1024
 MAX_PORT = 65535
+PEFT_ROOTS = ("registry_root", "export_root", "adapter_root")
 HostName = Annotated[str, Field(pattern=r"^[!-~]{1,253}$")]
 HiveName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:][A-Za-z0-9._:-]{0,63}$")]
 
@@ -80,6 +86,43 @@ class GpuSettings(_Settings):
     """Lease actions."""
 
     enabled: bool = True
+
+
+class PeftSettings(_Settings):
+    """Directories of the PEFT actions, as absolute paths; one that is not named is not used.
+
+    Attributes:
+        registry_root: models, and which of them is active.
+        export_root: jobs that were exported.
+        adapter_root: adapters that can be imported.
+    """
+
+    registry_root: Path | None = None
+    export_root: Path | None = None
+    adapter_root: Path | None = None
+
+    @field_validator("registry_root", "export_root", "adapter_root")
+    @classmethod
+    def _root_is_absolute(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_absolute():
+            message = "must be an absolute path"
+            raise ValueError(message)
+        return value
+
+    @model_validator(mode="after")
+    def _roots_are_apart(self) -> PeftSettings:
+        """A job called ``active`` must not become the registry's pointer."""
+        named = {name: path for name in PEFT_ROOTS if (path := getattr(self, name)) is not None}
+        for (one, path), (other, beside) in combinations(named.items(), 2):
+            if path.is_relative_to(beside) or beside.is_relative_to(path):
+                message = f"{one} and {other} must be directories apart from each other"
+                raise ValueError(message)
+        return self
+
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The roots that are not named; the actions need all three."""
+        return tuple(name for name in PEFT_ROOTS if getattr(self, name) is None)
 
 
 class LogSettings(_Settings):
@@ -166,6 +209,7 @@ class AgentConfig(_Settings):
     poll: PollSettings = PollSettings()
     retention: RetentionSettings = RetentionSettings()
     gpu: GpuSettings = GpuSettings()
+    peft: PeftSettings = PeftSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
 
@@ -259,11 +303,10 @@ def _merge(document: dict[str, Any], overrides: dict[str, Any]) -> None:
 
 
 def _validate(document: dict[str, Any], source: str) -> AgentConfig:
-    state_dir, listed = document.get("state_dir"), document.get("action_allowlist")
-    if isinstance(state_dir, str):
-        if not state_dir or "\0" in state_dir:
-            raise ConfigError(f"{source}: `state_dir` is not the name of a directory")
-        document = document | {"state_dir": Path(state_dir)}
+    listed, peft = document.get("action_allowlist"), document.get("peft")
+    document = _with_paths(document, ("state_dir",), "", source)
+    if isinstance(peft, dict):
+        document = document | {"peft": _with_paths(peft, PEFT_ROOTS, "peft.", source)}
     if isinstance(listed, list) and all(isinstance(action, str) for action in listed):
         document = document | {"action_allowlist": frozenset(listed)}
     try:
@@ -272,6 +315,18 @@ def _validate(document: dict[str, Any], source: str) -> AgentConfig:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "document"
         raise ConfigError(f"{source}: `{where}`: {_in_words(first)}") from None
+
+
+def _with_paths(table: dict[str, Any], names: Iterable[str], prefix: str, source: str) -> dict[str, Any]:
+    """The table with paths where the file has strings."""
+    paths: dict[str, Path] = {}
+    for name in names:
+        value = table.get(name)
+        if isinstance(value, str):
+            if not value or "\0" in value:
+                raise ConfigError(f"{source}: `{prefix}{name}` is not the name of a directory")
+            paths[name] = Path(value)
+    return table | paths
 
 
 def _in_words(problem: ErrorDetails) -> str:

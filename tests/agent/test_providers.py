@@ -18,7 +18,8 @@ from ticket_agent.agent.keys import base_key, base_of, reuse_key
 from ticket_agent.agent.lookup import related
 from ticket_agent.agent.operation import open_operation
 from ticket_agent.agent.providers import NotEnabled, ProviderTable
-from ticket_agent.journal.outcome import Plan, PlanRefusedError, Rejected, Unknown
+from ticket_agent.journal.outcome import Plan, PlanRefusedError, PlanWaitsError, Rejected, Unknown
+from ticket_agent.journal.transitions import State
 from ticket_agent.protocol.spec import HostTicketSpec, parse_spec
 
 if TYPE_CHECKING:
@@ -145,3 +146,26 @@ def test_an_open_operation_whose_action_was_switched_off_is_not_judged(tmp_path:
             bench.settle()
         (result,) = hive.terminal_lines(("t1", "key-t1"))
         assert json.loads(result)["state"] == "expired"
+
+
+def test_what_cannot_be_planned_now_waits_with_the_reason_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    with running_hive(clock=clock) as (hive, server):
+        hive.submit(raw_grant(hive, hive.spawn_worker("worker-gpu"), "t1", "lease-1"))
+        with agent_on(server, tmp_path / "state", clock=clock) as bench:
+            provider = bench.agent._providers.provider_for(spec())
+            plan = provider.plan
+
+            def wait(request: HostTicketSpec) -> Plan:
+                raise PlanWaitsError(f"{request.subject_ref} is in use by process 7")
+
+            monkeypatch.setattr(provider, "plan", wait)
+            bench.passes(3)
+            record = bench.record("t1")
+            assert record.state is State.PREPARED
+            assert bench.waiting(record.key) == "GPU-0 is in use by process 7"
+            monkeypatch.setattr(provider, "plan", plan)
+            bench.settle()
+        assert hive.admission_of("t1").outcome == "confirmed"

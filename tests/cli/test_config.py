@@ -52,8 +52,14 @@ def test_a_whole_file(tmp_path: Path) -> None:
         keep_days = 0
         [log]
         format = "json"
+        [peft]
+        registry_root = "/srv/registry"
+        adapter_root = "/srv/adapters"
         """,
     )
+    assert str(config.peft.registry_root) == "/srv/registry"
+    assert str(config.peft.adapter_root) == "/srv/adapters"
+    assert config.peft.export_root is None
     assert (config.local_hive, config.mount) == ("hive-b", "/host")
     assert config.action_allowlist == frozenset({"gpu.lease.grant"})
     assert (config.console.host, config.console.port, config.console.command_timeout_s) == ("::1", 4711, 2.0)
@@ -105,6 +111,14 @@ REFUSED = {
     'mount = "/ho st"': "`mount`: must be an absolute path",
     'mount = "/h\\u00f6st"': "`mount`: must be an absolute path",
     'local_hive = ""': "`local_hive`: is empty, too long",
+    "peft = 1": "`peft`: must be a table",
+    "[peft]\nregistry = 'x'": "`peft.registry`: unknown key; known here: adapter_root, export_root, registry",
+    "[peft]\nregistry_root = 1": "`peft.registry_root`: must be a path in quotes",
+    "[peft]\nregistry_root = ''": "`peft.registry_root` is not the name of a directory",
+    '[peft]\nexport_root = "/a\\u0000b"': "`peft.export_root` is not the name of a directory",
+    "[peft]\nadapter_root = 'out/adapters'": "`peft.adapter_root`: must be an absolute path",
+    "[peft]\nregistry_root = '/a'\nexport_root = '/a'": "`peft`: registry_root and export_root must be ",
+    "[peft]\nexport_root = '/a/b/c'\nadapter_root = '/a/b'": "export_root and adapter_root must be ",
     "max_line_bytes = 2049": "`max_line_bytes`: must be less than or equal to 2048",
 }
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ticket_lines import json_values, outcome, unicode_text
 
 from ticket_agent.protocol import JsonError, ProtocolError, dumps, parse_object
-from ticket_agent.protocol.json_strict import MAX_DEPTH, sorted_members
+from ticket_agent.protocol.json_strict import MAX_DEPTH, count_outside_strings, sorted_members
 
 BIG = 1 << 20
 
@@ -101,6 +101,19 @@ def test_deep_nesting_never_reaches_the_recursion_limit(count: int) -> None:
 
 def test_brackets_in_strings_do_not_nest() -> None:
     assert parse(dumps({"a": "[{" * 500 + '\\"' + "[" * 500}))
+
+
+@given(json_values, st.sampled_from([b"{", b"[", b"{[", b":", b","]))
+def test_marks_in_strings_are_not_counted(value: object, marks: bytes) -> None:
+    def walk(item: object) -> int:
+        if isinstance(item, dict):
+            own = {b"{": 1, b"{[": 1, b":": len(item), b",": max(len(item) - 1, 0)}.get(marks, 0)
+            return own + sum(map(walk, item.values()))
+        if isinstance(item, list):
+            return {b"[": 1, b"{[": 1, b",": max(len(item) - 1, 0)}.get(marks, 0) + sum(map(walk, item))
+        return 0
+
+    assert count_outside_strings(dumps(value), marks) == walk(value)
 
 
 def test_many_flat_containers_do_not_nest() -> None:

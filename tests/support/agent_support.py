@@ -28,6 +28,8 @@ from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace
 from ticket_agent.hive.reference import ConsoleServer, ReferenceHive, RefusalError
 from ticket_agent.journal.store import JournalStore, Limits
 from ticket_agent.journal.view import read_journal
+from ticket_agent.peft.compat import compat_peft_providers
+from ticket_agent.peft.providers import peft_providers
 from ticket_agent.protocol.namespace import HiveError
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from ticket_agent.agent.metrics import Meter
     from ticket_agent.journal.fs import Fs
     from ticket_agent.journal.values import Record
+    from ticket_agent.peft.settings import PeftRoots
 
 NEVER = threading.Event()
 BOOT = "boot-of-the-test"
@@ -106,6 +109,7 @@ def agent_on(
     boot_id: str = BOOT,
     serves: bool = True,
     meter: Meter | None = None,
+    roots: PeftRoots | None = None,
 ) -> Iterator[Bench]:
     """An agent in this process over a real console; closing it leaves the journal as a clean stop would.
 
@@ -141,8 +145,10 @@ def agent_on(
                 store=store,
                 namespace=namespace,
                 providers=ProviderTable(
-                    v1=compat_lease_providers(namespace, instance=instance, epoch=epoch),
-                    v2=lease_providers(namespace, instance=instance, epoch=epoch),
+                    v1=compat_lease_providers(namespace, instance=instance, epoch=epoch)
+                    | ({} if roots is None else compat_peft_providers(roots, namespace)),
+                    v2=lease_providers(namespace, instance=instance, epoch=epoch)
+                    | ({} if roots is None else peft_providers(roots, namespace)),
                     allowlist=allowlist,
                 ),
                 events=EventLog(log, clock=clock, style="json", level="debug"),

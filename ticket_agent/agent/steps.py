@@ -11,7 +11,14 @@ from ticket_agent.agent.lookup import related
 from ticket_agent.agent.readiness import Readiness, prove_ready, read_current
 from ticket_agent.agent.staging import RESULT_STATE, result_line, staged_result, stream_path
 from ticket_agent.journal.errors import RecordError, StorageFullError
-from ticket_agent.journal.outcome import Outcome, Plan, PlanRefusedError, Unknown, bounded_detail
+from ticket_agent.journal.outcome import (
+    Outcome,
+    Plan,
+    PlanRefusedError,
+    PlanWaitsError,
+    Unknown,
+    bounded_detail,
+)
 from ticket_agent.journal.record import ProviderResult, StagedResult
 from ticket_agent.journal.recovery import (
     Admission,
@@ -232,6 +239,8 @@ class Stepper:
             return op.provider.plan(op.spec)
         except PlanRefusedError as error:
             return self._refuse(op, "rejected", str(error))
+        except PlanWaitsError as error:
+            return self._wait(op, str(error), WAIT_RETRY_S)
         except (HiveError, ProtocolError):
             raise
         except Exception as error:  # noqa: BLE001 - planning only reads; a faulty provider stops its tickets only

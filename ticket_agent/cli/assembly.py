@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from ticket_agent.agent.providers import ProviderTable
     from ticket_agent.config import AgentConfig
     from ticket_agent.hive.console.client import ConsoleNamespace
+    from ticket_agent.journal.outcome import Provider
     from ticket_agent.journal.space import Limits
     from ticket_agent.journal.store import JournalStore
+    from ticket_agent.peft.settings import PeftRoots
     from ticket_agent.protocol.namespace import HiveError, Namespace
+    from ticket_agent.protocol.spec import HostTicketSpec
 
 __all__ = [
     "boot_id",
@@ -39,6 +42,7 @@ __all__ = [
     "now_ms",
     "opened_agent",
     "opened_store",
+    "peft_roots",
     "pid",
     "provider_table",
     "start_name",
@@ -172,11 +176,52 @@ def provider_table(config: AgentConfig, namespace: Namespace, *, epoch: Callable
     from ticket_agent.gpu.compat import compat_lease_providers  # noqa: PLC0415 - start-up time
     from ticket_agent.gpu.lease import lease_providers  # noqa: PLC0415 - start-up time
 
+    peft_v1, peft_v2 = _peft_providers(config, namespace)
     return ProviderTable(
-        v1=compat_lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {},
-        v2=lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {},
+        v1=peft_v1 | (compat_lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {}),
+        v2=peft_v2 | (lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {}),
         allowlist=config.action_allowlist,
     )
+
+
+def peft_roots(config: AgentConfig) -> PeftRoots | None:
+    """The three roots of the PEFT actions; None when none is named.
+
+    One or two of them alone are a mistake, and end the command.
+    """
+    from ticket_agent.config import PEFT_ROOTS  # noqa: PLC0415 - start-up time
+    from ticket_agent.peft.settings import PeftRoots  # noqa: PLC0415 - start-up time
+
+    roots, unnamed = config.peft, config.peft.unnamed
+    if len(unnamed) == len(PEFT_ROOTS):
+        return None
+    if roots.registry_root is None or roots.export_root is None or roots.adapter_root is None:
+        named = " and ".join(name for name in PEFT_ROOTS if name not in unnamed)
+        fail(f"[peft] names {named} but not {' and '.join(unnamed)}; name all three or none", Exit.USAGE)
+    return PeftRoots(
+        registry=roots.registry_root,
+        export=roots.export_root,
+        adapter=roots.adapter_root,
+        owner_uid=os.geteuid(),
+    )
+
+
+def _peft_providers(
+    config: AgentConfig, namespace: Namespace
+) -> tuple[dict[str, Provider[HostTicketSpec]], dict[str, Provider[HostTicketSpec]]]:
+    """Those of version 1 and of version 2; without roots they refuse and say so."""
+    from ticket_agent.agent.providers import NotEnabled  # noqa: PLC0415 - start-up time
+    from ticket_agent.peft.compat import compat_peft_providers  # noqa: PLC0415 - start-up time
+    from ticket_agent.peft.providers import PEFT_ACTIONS, peft_providers  # noqa: PLC0415 - start-up time
+
+    roots = peft_roots(config)
+    if roots is not None:
+        return compat_peft_providers(roots, namespace), peft_providers(roots, namespace)
+    refused: dict[str, Provider[HostTicketSpec]] = {
+        action: NotEnabled(action, "its configuration names no directories in [peft]")
+        for action in PEFT_ACTIONS
+    }
+    return refused, refused
 
 
 @contextlib.contextmanager

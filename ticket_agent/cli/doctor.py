@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ticket_agent.config import AgentConfig
+    from ticket_agent.peft.directory import Directory
     from ticket_agent.protocol.namespace import HiveBusyError
 
 __all__ = ["doctor"]
@@ -47,7 +48,7 @@ class Check:
 @click.option("--offline", is_flag=True, help="Do not ask the hive.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per check (NDJSON).")
 def doctor(*, offline: bool, as_json: bool, **options: Any) -> None:
-    """Check configuration, state directory, fence, journal, clock, hive and GPUs. Changes nothing."""
+    """Check configuration, state directory, fence, journal, clock, GPUs, PEFT and hive. Changes nothing."""
     config = config_from(options)
     checks = list(_checks(config, offline=offline))
     colours = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -65,7 +66,7 @@ def doctor(*, offline: bool, as_json: bool, **options: Any) -> None:
 
 
 def _checks(config: AgentConfig, *, offline: bool) -> Iterator[Check]:
-    local: list[Callable[[AgentConfig], Iterator[Check]]] = [_directory, _journal, _clock, _gpus]
+    local: list[Callable[[AgentConfig], Iterator[Check]]] = [_directory, _journal, _clock, _gpus, _peft]
     for check in local:
         yield from check(config)
     if not offline:
@@ -165,6 +166,39 @@ def _gpus(config: AgentConfig) -> Iterator[Check]:
     else:
         count = len(found.gpus) if isinstance(found.gpus, tuple) else 0
         yield Check("gpus", "ok", f"{count} GPU(s), driver {found.driver}")
+
+
+def _peft(config: AgentConfig) -> Iterator[Check]:
+    from ticket_agent.config import PEFT_ROOTS  # noqa: PLC0415 - start-up time
+    from ticket_agent.peft.errors import PeftError  # noqa: PLC0415 - start-up time
+    from ticket_agent.peft.roots import open_root  # noqa: PLC0415 - start-up time
+
+    unnamed = config.peft.unnamed
+    if len(unnamed) == len(PEFT_ROOTS):
+        yield Check("peft", "ok", "not enabled: the configuration names no directories in [peft]")
+        return
+    for name in PEFT_ROOTS:
+        label, path = name.replace("_", " "), getattr(config.peft, name)
+        if path is None:
+            text = f"[peft] {name} is not named; the agent needs all three directories or none"
+            yield Check(label, "fail", text, Exit.USAGE)
+            continue
+        try:
+            with open_root(path, label=label, owner_uid=os.geteuid(), create=False) as root:
+                yield _registry(root, path) if name == "registry_root" else Check(label, "ok", str(path))
+        except PeftError as error:
+            yield Check(label, "fail", str(error), Exit.FAILURE)
+
+
+def _registry(root: Directory, path: Path) -> Check:
+    """What the control files say; whether the models are whole is the business of `peft verify`."""
+    from ticket_agent.peft.control import read_control  # noqa: PLC0415 - start-up time
+
+    control = read_control(root)
+    if not control.consistent:
+        text = f"{path}: its two files disagree ({control}); activate a model, and they agree again"
+        return Check("registry root", "warn", text)
+    return Check("registry root", "ok", f"{path}, active {control.pointer or 'none'}")
 
 
 def _hive(config: AgentConfig) -> Iterator[Check]:

@@ -25,6 +25,7 @@ __all__ = [
     "metrics_listen_option",
     "metrics_textfile_option",
     "mock_option",
+    "root_option",
     "state_dir_option",
 ]
 
@@ -53,10 +54,7 @@ RETIRED = {
     "--relay-wal": "federation relay is not part of this version",
     "--rest-url": "this version speaks to the TCP console only: use --tcp-host and --tcp-port",
     "--rest-auth-token": "this version speaks to the TCP console only: use --auth-token",
-    "--registry-root": "PEFT actions are not part of this version",
-    "--export-root": "PEFT actions are not part of this version",
-    "--adapter-root": "PEFT actions are not part of this version",
-    "--peft-release-config": "PEFT actions are not part of this version",
+    "--peft-release-config": "peft.release is not part of this version",
     "--policy": "the bounds of the published policy are built in",
 }
 
@@ -152,9 +150,17 @@ def agent_options(command: CommandT) -> CommandT:
             click.option(
                 "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default info."
             ),
+            root_option("--registry-root", "Directory of the models, an absolute path."),
+            root_option("--export-root", "Directory for exported jobs, an absolute path."),
+            root_option("--adapter-root", "Directory of the adapters to import, an absolute path."),
             *retired,
         ],
     )
+
+
+def root_option(flag: str, text: str) -> Callable[[CommandT], CommandT]:
+    """One of the directories of the PEFT actions."""
+    return click.option(flag, type=DirectoryPath(), default=None, help=text)
 
 
 def mock_option(command: CommandT) -> CommandT:
@@ -178,7 +184,12 @@ def metrics_textfile_option(command: CommandT) -> CommandT:
 
 def config_from(options: dict[str, Any]) -> AgentConfig:
     """Merge file, flags and manifest; a wrong configuration ends the command with exit code 2."""
-    from ticket_agent.config import ConfigError, apply_manifest, load_config  # noqa: PLC0415 - pydantic
+    from ticket_agent.config import (  # noqa: PLC0415 - pydantic
+        PEFT_ROOTS,
+        ConfigError,
+        apply_manifest,
+        load_config,
+    )
 
     state_dir, textfile = options.get("state_dir"), options.get("metrics_textfile")
     overrides: dict[str, Any] = {
@@ -199,6 +210,7 @@ def config_from(options: dict[str, Any]) -> AgentConfig:
             "listen": options.get("metrics_listen"),
             "textfile": str(textfile.absolute()) if textfile is not None else None,
         },
+        "peft": {name: str(options[name]) for name in PEFT_ROOTS if options.get(name) is not None},
     }
     try:
         config = load_config(options.get("config"), overrides | _state_default(options, state_dir))

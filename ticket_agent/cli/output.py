@@ -23,6 +23,7 @@ __all__ = [
     "emit_json",
     "fail",
     "plain",
+    "size",
     "stamp",
     "state_text",
     "styled",
@@ -82,6 +83,16 @@ def _span(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"  # noqa: PLR2004 - precision of display
+
+
+def size(count: int) -> str:
+    """Bytes in the largest unit that leaves at least one of it."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:  # noqa: PLR2004 - the step between these units
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

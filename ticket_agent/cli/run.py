@@ -18,6 +18,7 @@ from ticket_agent.cli.assembly import (
     now_ms,
     opened_agent,
     opened_store,
+    peft_roots,
     pid,
     stop_on_signals,
 )
@@ -80,6 +81,7 @@ def _serve(options: dict[str, Any], *, mock: bool, only_once: bool, as_json: boo
             else:
                 click.echo(_NO_TICKETS)
             sys.exit(int(Exit.OK))
+        peft_roots(config)  # a mistake there ends the command before anything is created
         events = events_for(config)
         meter = meter_for(config.metrics, only_once=only_once)
         store = stack.enter_context(opened_store(config, meter=meter))

@@ -11,6 +11,8 @@ __all__ = [
     "ResultError",
     "SpecError",
     "WorkerStateError",
+    "one_line",
+    "printable",
 ]
 
 MAX_TEXT = 400
@@ -27,9 +29,9 @@ class ProtocolError(Exception):
     """
 
     def __init__(self, text: str, *, code: str, member: str | None = None) -> None:
-        super().__init__(_one_line(text))
+        super().__init__(one_line(text))
         self.code = code
-        self.member = None if member is None else _one_line(member)
+        self.member = None if member is None else one_line(member)
 
 
 class JsonError(ProtocolError):
@@ -60,7 +62,12 @@ class RecordLineError(ProtocolError):
     """A malformed ``key=value`` record of the root."""
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Escape what would break or forge a log line, and bound the rest."""
-    printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    return printable if len(printable) <= MAX_TEXT else f"{printable[: MAX_TEXT - 1]}…"
+    line = printable(text)
+    return line if len(line) <= MAX_TEXT else f"{line[: MAX_TEXT - 1]}…"
+
+
+def printable(text: str) -> str:
+    """Escape every character that is not printable, line breaks among them."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -17,7 +17,7 @@ from .tokens import U64_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["MAX_DEPTH", "dumps", "parse_object", "sorted_members"]
+__all__ = ["MAX_DEPTH", "count_outside_strings", "dumps", "parse_object", "sorted_members"]
 
 MAX_DEPTH = 127
 """Deepest nesting of containers, the outermost included."""
@@ -27,9 +27,12 @@ MAX_DIGITS = 20
 """Digits of the largest u64. Longer ones are refused unconverted: conversion takes quadratic time."""
 
 _BOM = b"\xef\xbb\xbf"
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
-"""A string; an unterminated one reaches to the end, which keeps the scan linear."""
-_BRACKET = re.compile(rb"[\[\]{}]")
+_STRING_PATTERN = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
+"""A string; an unterminated one reaches to the end, which keeps the scan linear. Nothing is tried twice, so a
+string of a million escapes takes no memory either."""
+_STRING = re.compile(_STRING_PATTERN, re.DOTALL)
+_BRACKET = re.compile(_STRING_PATTERN + rb"|[\[\]{}]", re.DOTALL)
+"""A bracket, or a string, whose brackets do not count."""
 
 T = TypeVar("T")
 
@@ -86,6 +89,18 @@ def sorted_members(value: T) -> T:
     return _sorted(value)  # type: ignore[no-any-return]
 
 
+def count_outside_strings(data: bytes, marks: bytes) -> int:
+    """Count the bytes of JSON text that are one of ``marks`` and stand outside of its strings.
+
+    It tells, in constant memory, how many containers or members decoding would build.
+    """
+    count = sum(data.count(mark) for mark in marks)
+    for string in _STRING.finditer(data):
+        text = string[0]
+        count -= sum(text.count(mark) for mark in marks)
+    return count
+
+
 def _sorted(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _sorted(value[name]) for name in sorted(value)}
@@ -113,9 +128,12 @@ def _depth(data: bytes) -> int:
     if upper_bound <= MAX_DEPTH:
         return upper_bound
     depth = deepest = 0
-    for bracket in _BRACKET.findall(_STRING.sub(b"", data)):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
+    for token in _BRACKET.finditer(data):
+        if token[0] in (b"[", b"{"):
+            depth += 1
+            deepest = max(deepest, depth)
+        elif token[0] in (b"]", b"}"):
+            depth -= 1
     return deepest
 
 

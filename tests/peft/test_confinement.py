@@ -1,0 +1,177 @@
+"""The law that confines everything, read off the system calls of a whole run.
+
+No call takes a path: each one has a descriptor and one entry name and is told not to follow a link. Exempt
+are the first step of a root, ``/`` itself, and the kernel's own tables.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from crash_process import missing_tracer
+from peft_support import Canary, make_fifo, make_socket, snapshot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_RUN = """
+import os, sys
+from ticket_agent.peft.copying import copy_hashed, hash_file
+from ticket_agent.peft.errors import PeftError
+from ticket_agent.peft.locks import RootLock, locked
+from ticket_agent.peft.roots import open_root
+
+base, hostile = sys.argv[1], sys.argv[2:]
+me = os.geteuid()
+refused = 0
+
+def attempt(call, *args, **more):
+    global refused
+    try:
+        opened = call(*args, **more)
+    except PeftError:
+        refused += 1
+    else:
+        getattr(opened, "close", lambda: None)()
+
+def everything(number):
+    name = f"root-{number}"
+    with (
+        open_root(f"{base}/deep/{name}", label="registry root", owner_uid=me, create=True) as root,
+        open_root(f"{base}/adapters", label="adapter root", owner_uid=me, create=False) as adapters,
+        locked({RootLock.REGISTRY: root, RootLock.ADAPTER: adapters}),
+    ):
+        attempt(locked({RootLock.REGISTRY: root}).__enter__)
+        root.make_dir("staging")
+        with root.open_dir("staging") as staging, root.open_dir("available", create=True) as available:
+            with adapters.open_file("adapter.safetensors", max_bytes=1 << 20) as file:
+                copy_hashed(file, staging, "adapter.safetensors", max_bytes=1 << 20)
+                hash_file(file)
+                attempt(copy_hashed, file, staging, "adapter.safetensors", max_bytes=1 << 20)
+            staging.write_file("manifest.toml", b"x")
+            staging.sync()
+            root.rename("staging", available, "model", replace=False)
+            with available.open_dir("model") as model:
+                model.read_file("manifest.toml", max_bytes=10)
+            root.write_file("active", b"a")
+            root.write_file("active", b"b")
+            root.rename("active", root, "active2", replace=True)
+            root.unlink("active2")
+            available.names()
+            available.remove_tree("model")
+        for bad in hostile:
+            for call in (adapters.open_dir, adapters.remove_tree):
+                attempt(call, bad)
+            attempt(adapters.open_dir, bad, create=True)
+            attempt(adapters.open_file, bad, max_bytes=100)
+            attempt(adapters.write_file, bad, b"x")
+            attempt(open_root, f"{base}/adapters/{bad}/x", label="r", owner_uid=me, create=True)
+            attempt(open_root, f"{base}/adapters/{bad}", label="r", owner_uid=me, create=True)
+
+# The first time imports what is imported late; only the second one is looked at.
+everything(1)
+os.access("/begin", 0)
+everything(2)
+os.access("/end", 0)
+print(refused)
+"""
+
+_CALL = re.compile(r"^(?P<call>\w+)\((?P<arguments>.*)\) += ")
+_TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_KERNEL = re.compile(r"/proc/(locks|self/mountinfo|self/fdinfo/\d+|\d+/comm)")
+_NO_LINK_AT_END = {"unlinkat", "mkdirat", "renameat", "renameat2", "rename", "linkat", "symlinkat"}
+"""Calls that act on the entry itself, so that a link is never followed."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One system call with its paths, as strace prints it."""
+
+    name: str
+    arguments: str
+
+    @property
+    def paths(self) -> list[str]:
+        return _TEXT.findall(self.arguments)
+
+    def fault(self) -> str | None:
+        """What breaks the law in it, or None."""
+        paths = self.paths
+        if "AT_EMPTY_PATH" in self.arguments and paths == [""]:
+            return None  # the descriptor itself
+        if not paths or all(_KERNEL.fullmatch(path) for path in paths):
+            return None
+        if self.name == "openat" and paths == ["/"] and "O_PATH" in self.arguments:
+            return None
+        if "AT_FDCWD" in self.arguments or not self.name.endswith(("at", "at2")):
+            return "a path from the working directory or from the top"
+        if any("/" in path or path in ("", "..") for path in paths):
+            return "more than one entry"
+        follows = "NOFOLLOW" not in self.arguments and self.name not in _NO_LINK_AT_END
+        return "a link would be followed" if follows and paths != ["."] else None
+
+
+def _calls(trace: Path) -> list[Call]:
+    text = trace.read_text(encoding="utf-8", errors="replace")
+    lines = text.split('access("/begin"')[1].split('access("/end"')[0].splitlines()[1:]
+    matches = [match for line in lines if (match := _CALL.match(line))]
+    return [Call(match["call"], match["arguments"]) for match in matches]
+
+
+_WHY_NOT = missing_tracer()
+
+
+@pytest.mark.skipif(_WHY_NOT is not None, reason=str(_WHY_NOT))
+def test_no_system_call_takes_a_path(tmp_path: Path) -> None:
+    canary = Canary(tmp_path / "outside")
+    adapters = tmp_path / "adapters"
+    adapters.mkdir()
+    (adapters / "adapter.safetensors").write_bytes(b"x" * 1000)
+    (adapters / "file-link").symlink_to("../outside/secret")
+    (adapters / "dir-link").symlink_to("../outside", target_is_directory=True)
+    (adapters / "dangling").symlink_to("../outside/new")
+    make_fifo(adapters / "fifo")
+    make_socket(adapters / "socket")
+    hostile = ["file-link", "dir-link", "dangling", "fifo", "socket"]
+    before = snapshot(adapters)
+    trace = tmp_path / "trace"
+    tracer = ["strace", "-qq", "-s", "4096", "-e", "trace=%file,getdents64", "-o", str(trace)]
+    done = subprocess.run(
+        [*tracer, sys.executable, "-c", _RUN, str(tmp_path), *hostile],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(done.stdout) == 2 * (2 + 7 * len(hostile))
+    calls = _calls(trace)
+    assert {"openat", "newfstatat", "mkdirat", "renameat2", "unlinkat"} <= {call.name for call in calls}
+    assert len(calls) > 200
+    assert [(call, fault) for call in calls if (fault := call.fault())] == []
+    canary.check()
+    after = snapshot(adapters)
+    assert after.keys() - before.keys() == {f"{adapters}/.cohesix-adapter.lock"}
+    assert all(after[path] == before[path] for path in before if path != str(adapters))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("openat", 'AT_FDCWD, "/srv/registry/active", O_RDONLY|O_NOFOLLOW'),
+        ("openat", 'AT_FDCWD, "active", O_RDONLY|O_NOFOLLOW'),
+        ("openat", '5, "available/model", O_RDONLY|O_NOFOLLOW'),
+        ("openat", '5, "..", O_RDONLY|O_NOFOLLOW'),
+        ("openat", '5, "active", O_RDONLY|O_CLOEXEC'),
+        ("newfstatat", '5, "active", {st_mode=S_IFREG}, 0'),
+        ("renameat2", '5, "a", 6, "../b", RENAME_NOREPLACE'),
+        ("unlink", '"active"'),
+        ("openat", 'AT_FDCWD, "/", O_RDONLY|O_DIRECTORY'),
+        ("readlink", '"/srv/link", 0x7f'),
+    ],
+)
+def test_what_would_break_the_law(name: str, arguments: str) -> None:
+    assert Call(name, arguments).fault() is not None
