@@ -16,6 +16,7 @@ from peft_actions import JOB, NATIVE, Places
 from peft_tickets import raw_peft
 from registry_support import add_model, set_control
 
+from ticket_agent.cli.demo_watch import Arrivals
 from ticket_agent.hive.reference.exports import sample_job
 
 if TYPE_CHECKING:
@@ -49,13 +50,18 @@ class PeftOracle(Oracle):
     Attributes:
         kind: the scene.
         places: the roots.
+        arrivals: what is renamed into the roots, as the kernel tells.
+        dispatched: how often the rename came that only a dispatch makes: of the job, of the model, of the
+            state file. An observer may write the pointer once more.
     """
 
     kind: str = field(kw_only=True)
     places: Places = field(kw_only=True)
+    arrivals: Arrivals = field(kw_only=True)
+    dispatched: int = 0
 
     def effects(self, lease: str | None = None) -> int:
-        """Whether the effect is there; that a local one came twice shows nowhere but in the journal."""
+        """Whether the effect is there."""
         if self.kind in FILES:
             return int(self._made.exists())
         return int(self._pointer == (MODEL if self.kind == "activate" else "model-a"))
@@ -63,6 +69,10 @@ class PeftOracle(Oracle):
     def after_life(self) -> None:
         """Beside what holds for every ticket: nobody ever sees a part."""
         super().after_life()
+        telling = self._made if self.kind in FILES else self.places.registry / "active_state.toml"
+        self.dispatched += self.arrivals.take().count(telling)
+        if self.dispatched > 1 or self.effects() > self.dispatched:
+            self.violations.append(f"{self.effects()} effects of {self.dispatched} dispatches")
         if self.kind in FILES and self._made.exists():
             names = {path.name for path in self._made.iterdir()}
             if names != FILES[self.kind]:
@@ -105,11 +115,17 @@ def peft_scene(kind: str, home: Path, *, clock: Callable[[], int] = now_ms) -> I
         places.add_job()
     subject = {"export": JOB, "rollback": "model-a"}.get(kind, MODEL)
     args = {"adapter_ref": places.adapter.name, "job_id": JOB} if kind == "import" else {}
-    with running_hive(clock=clock) as (hive, server):
+    watched = [places.registry, places.registry / "available", places.exports]
+    with Arrivals(*watched) as arrivals, running_hive(clock=clock) as (hive, server):
         hive.exports.publish(JOB, sample_job())
         worker = hive.spawn_worker("worker-lora").worker_id
         oracle = PeftOracle(
-            hive=hive, state_dir=home / "state", tickets={"t1": subject}, kind=kind, places=places
+            hive=hive,
+            state_dir=home / "state",
+            tickets={"t1": subject},
+            kind=kind,
+            places=places,
+            arrivals=arrivals,
         )
         oracle.watch(server)
         hive.submit(raw_peft(hive, worker, f"peft.{kind}", subject, ticket_id="t1", **args))
