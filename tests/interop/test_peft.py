@@ -208,37 +208,6 @@ def test_a_job_that_we_exported_is_imported_by_the_client(both: Both, adapter: P
         assert (available / "theirs" / name).read_bytes() == (available / "new" / name).read_bytes()
 
 
-def test_a_job_that_both_have_exported_is_a_success_for_the_second(both: Both) -> None:
-    """Of the same bytes; the client keeps what is there, whatever it is."""
-    job = both.roots.export / JOB
-    files = {path.name: path.read_bytes() for path in job.iterdir()}
-    shelf: Any = Shelf({})
-    provider = ExportProvider(both.roots, shelf)
-    assert isinstance(provider.execute(provider.plan(ticket("peft.export", JOB))), Committed)
-    assert {path.name: path.read_bytes() for path in job.iterdir()} == files
-    assert shelf.asked == []
-
-
-def test_a_model_that_the_client_imported_counts_as_imported(both: Both, adapter: Path) -> None:
-    both.client.import_adapter("theirs", adapter)
-    before = snapshot(both.roots.registry / "available")
-    outcome = _import(both, "theirs")
-    assert isinstance(outcome, Committed)
-    assert snapshot(both.roots.registry / "available") == before
-    (adapter / "metrics.json").write_text('{"loss":0.5}\n')
-    with pytest.raises(PlanRefusedError, match="there already"):
-        _import(both, "theirs")
-    assert snapshot(both.roots.registry / "available") == before
-
-
-def test_the_texts_of_the_clients_examples_are_no_adapter_for_us(both: Both) -> None:
-    """It imports whatever is called an adapter; what it imported so can still be activated and checked."""
-    provider = ImportProvider(both.roots)
-    with pytest.raises(PlanRefusedError, match=r"adapter\.safetensors"):
-        provider.plan(ticket("peft.import", "new", adapter_ref="m1", job_id=JOB))
-    assert isinstance(both.perform("activate", "m1"), Committed)
-
-
 # -- at the same time ---------------------------------------------------------------------------------------
 
 
