@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -179,7 +178,7 @@ def provider_table(
     )
 
 
-def peft_roots(config: AgentConfig) -> PeftRoots | None:
+def peft_roots(config: AgentConfig, *, looks_only: bool = False) -> PeftRoots | None:
     """The three roots of the PEFT actions; None when none is named.
 
     One or two of them alone are a mistake, and end the command.
@@ -198,6 +197,7 @@ def peft_roots(config: AgentConfig) -> PeftRoots | None:
         export=roots.export_root,
         adapter=roots.adapter_root,
         owner_uid=os.geteuid(),
+        looks_only=looks_only,
     )
 
 
@@ -209,9 +209,8 @@ def _peft_providers(
     from ticket_agent.peft.compat import compat_peft_providers  # noqa: PLC0415 - start-up time
     from ticket_agent.peft.providers import PEFT_ACTIONS, peft_providers  # noqa: PLC0415 - start-up time
 
-    roots = peft_roots(config)
+    roots = peft_roots(config, looks_only=looks_only)
     if roots is not None:
-        roots = replace(roots, looks_only=looks_only)
         return compat_peft_providers(roots, namespace), peft_providers(roots, namespace)
     refused: dict[str, Provider[HostTicketSpec]] = {
         action: NotEnabled(action, "its configuration names no directories in [peft]")
