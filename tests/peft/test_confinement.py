@@ -6,25 +6,32 @@ are the first step of a root, ``/`` itself, and the kernel's own tables.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from crash_process import missing_tracer
+from peft_actions import ADAPTER, NATIVE, write_tree
 from peft_support import Canary, make_fifo, make_socket, snapshot
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _RUN = """
 import os, sys
+from pathlib import Path
+from peft_actions import MODEL, Shelf, export_spec, import_spec, spec as any_spec
+from ticket_agent.hive.reference.exports import sample_job
+from ticket_agent.journal.outcome import Committed, PlanRefusedError
 from ticket_agent.peft.copying import copy_hashed, hash_file
 from ticket_agent.peft.errors import PeftError
+from ticket_agent.peft.activation import ActivateProvider
+from ticket_agent.peft.export import ExportProvider
+from ticket_agent.peft.imports import ImportProvider
 from ticket_agent.peft.locks import RootLock, locked
 from ticket_agent.peft.roots import open_root
+from ticket_agent.peft.settings import PeftRoots
 
 base, hostile = sys.argv[1], sys.argv[2:]
 me = os.geteuid()
@@ -34,7 +41,7 @@ def attempt(call, *args, **more):
     global refused
     try:
         opened = call(*args, **more)
-    except PeftError:
+    except (PeftError, PlanRefusedError):
         refused += 1
     else:
         getattr(opened, "close", lambda: None)()
@@ -72,6 +79,20 @@ def everything(number):
             attempt(adapters.write_file, bad, b"x")
             attempt(open_root, f"{base}/adapters/{bad}/x", label="r", owner_uid=me, create=True)
             attempt(open_root, f"{base}/adapters/{bad}", label="r", owner_uid=me, create=True)
+
+    registry, exports = Path(f"{base}/deep/{name}"), Path(f"{base}/exports-{number}")
+    actions(PeftRoots(registry=registry, export=exports, adapter=Path(f"{base}/adapters"), owner_uid=me))
+
+def actions(roots):
+    exporting = ExportProvider(roots, Shelf({"job-1": sample_job()})), export_spec()
+    activating = ActivateProvider(roots), any_spec("peft.activate", MODEL)
+    for provider, spec in (exporting, (ImportProvider(roots), import_spec()), activating):
+        plan = provider.plan(spec)
+        assert not isinstance(provider.observe(plan), Committed)
+        assert isinstance(provider.execute(plan), Committed)
+        assert isinstance(provider.observe(plan), Committed)
+    for bad in hostile:
+        attempt(ImportProvider(roots).plan, import_spec(adapter_ref=bad, model=f"model-{bad}"))
 
 # The first time imports what is imported late; only the second one is looked at.
 everything(1)
@@ -132,6 +153,9 @@ def test_no_system_call_takes_a_path(tmp_path: Path) -> None:
     adapters = tmp_path / "adapters"
     adapters.mkdir()
     (adapters / "adapter.safetensors").write_bytes(b"x" * 1000)
+    write_tree(adapters / ADAPTER, NATIVE)
+    for number in (1, 2):
+        (tmp_path / f"exports-{number}").mkdir()
     (adapters / "file-link").symlink_to("../outside/secret")
     (adapters / "dir-link").symlink_to("../outside", target_is_directory=True)
     (adapters / "dangling").symlink_to("../outside/new")
@@ -146,8 +170,9 @@ def test_no_system_call_takes_a_path(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "support")},
     )
-    assert int(done.stdout) == 2 * (2 + 7 * len(hostile))
+    assert int(done.stdout) == 2 * (2 + 8 * len(hostile))
     calls = _calls(trace)
     assert {"openat", "newfstatat", "mkdirat", "renameat2", "unlinkat"} <= {call.name for call in calls}
     assert len(calls) > 200

@@ -482,6 +482,16 @@ def test_observing(
         assert job_now == job_before
 
 
+def test_what_an_observer_tells_is_durable(
+    places: Places, provider: ExportProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = provider.plan(export_spec())
+    places.add_job()
+    synced = synced_directories(monkeypatch)
+    assert isinstance(provider.observe(plan), Committed)
+    assert synced == [str(places.exports)]
+
+
 @pytest.mark.parametrize(
     "make", [row[0] for row in OBSERVED], ids=[row[0].__name__.strip("_") for row in OBSERVED]
 )

@@ -46,9 +46,10 @@ from ticket_agent.journal.outcome import Committed, Plan, PlanRefusedError, Plan
 from ticket_agent.peft import directory as directory_module
 from ticket_agent.peft import imports
 from ticket_agent.peft.adapter_config import render_lora_json
+from ticket_agent.peft.copying import Copied, copy_hashed
 from ticket_agent.peft.directory import Directory, Kind
 from ticket_agent.peft.imports import ImportProvider
-from ticket_agent.peft.limits import MAX_LORA_BYTES
+from ticket_agent.peft.limits import MAX_ADAPTER_BYTES, MAX_LORA_BYTES, MAX_METRICS_BYTES
 from ticket_agent.peft.locks import RootLock
 
 if TYPE_CHECKING:
@@ -259,6 +260,24 @@ def test_files_that_are_none(places: Places, file: str, make: Make, line: str) -
     make(places.base / file)
     refuse(places, f"{file} {line}")
     reject(places, plan, f"not applied: {file} {line}")
+
+
+@pytest.mark.parametrize(
+    ("file", "limit"),
+    [
+        ("adapter.safetensors", MAX_ADAPTER_BYTES),
+        ("lora.json", MAX_LORA_BYTES),
+        ("metrics.json", MAX_METRICS_BYTES),
+    ],
+)
+def test_files_of_one_byte_too_many(places: Places, file: str, limit: int) -> None:
+    os.truncate(places.adapter / file, limit + 1)
+    refuse(places, f"adapters/{ADAPTER}/{file} has {limit + 1} bytes; at most {limit} are accepted")
+    os.truncate(places.adapter / file, limit)
+    if file == "metrics.json":
+        assert isinstance(run_import(places), Committed)
+    else:
+        refuse(places, file)
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -674,6 +693,26 @@ def test_a_file_that_is_written_to_while_it_is_copied(
     registry = str(places.registry)
     after = {name: entry for name, entry in places.snapshot().items() if name.startswith(registry)}
     assert after == {name: entry for name, entry in before.items() if name.startswith(registry)}
+
+
+def test_what_is_checked_is_the_copy(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad while it is copied, and good again in the same place as soon as it was."""
+    source = places.adapter / "adapter.safetensors"
+    source.write_bytes(b"\xff" * len(TENSORS))
+
+    def copy_and_restore(*arguments: Any, **options: Any) -> Copied:
+        copied = copy_hashed(*arguments, **options)
+        source.write_bytes(TENSORS)
+        return copied
+
+    with monkeypatch.context() as patch:
+        patch.setattr(imports, "check_tensors", lambda *_: None)
+        plan = ImportProvider(places.roots).plan(import_spec())
+    monkeypatch.setattr(imports, "copy_hashed", copy_and_restore)
+    outcome = ImportProvider(places.roots).execute(plan)
+    assert isinstance(outcome, Rejected)
+    assert "adapter.safetensors is not a safetensors file" in outcome.detail
+    assert not places.model.exists()
 
 
 _FLIP = """

@@ -44,8 +44,9 @@ from ticket_agent.journal.outcome import (
     Unobserved,
 )
 from ticket_agent.journal.record import own_plan
-from ticket_agent.peft import directory, imports
+from ticket_agent.peft import adapter, directory, import_verdict, imports
 from ticket_agent.peft.adapter_config import parse_hf_config, parse_lora_json
+from ticket_agent.peft.errors import PeftIoError
 from ticket_agent.peft.imports import ImportProvider
 from ticket_agent.peft.locks import RootLock
 from ticket_agent.peft.manifest import Manifest, parse, render
@@ -286,6 +287,21 @@ def _changed(file: str, data: bytes) -> Callable[[Places], object]:
     return lambda places: (places.adapter / file).write_bytes(data)
 
 
+def test_the_same_model_that_cannot_be_read_now_is_looked_at_again(
+    places: Places, provider: ImportProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_import(places)
+    plan = provider.plan(import_spec(ticket="t2"))
+
+    def fails(*_: object) -> None:
+        raise PeftIoError("reading", OSError("broken"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(import_verdict, "require_intact", fails)
+        assert isinstance(provider.execute(plan), Unobserved)
+    assert isinstance(provider.observe(plan), Committed)
+
+
 CONFLICTS: list[tuple[str, Callable[[Places], object], dict[str, Any], str]] = [
     (
         "another job",
@@ -507,6 +523,19 @@ def test_what_changes_between_plan_and_execution(
     assert places.snapshot() == before
 
 
+def test_a_configuration_that_would_be_written_differently(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest tells about the planned ``lora.json``, so that is the one that is written."""
+    places.add_adapter(HUGGING_FACE, "hf")
+    provider = ImportProvider(places.roots)
+    plan = provider.plan(import_spec(adapter_ref="hf"))
+    monkeypatch.setattr(adapter, "render_lora_json", lambda _: b'{"rank":4}')
+    outcome = provider.execute(plan)
+    assert isinstance(outcome, Rejected)
+    assert outcome.detail.endswith("lora.json was changed since it was planned")
+
+
 def test_a_model_that_is_removed_before_it_is_found_to_be_there(
     places: Places, provider: ImportProvider
 ) -> None:
@@ -675,6 +704,21 @@ def test_observing(places: Places, provider: ImportProvider, row: Observed) -> N
         assert type(provider.observe(journaled(plans[1]))) is pinned
     assert not left.exists()
     assert places.snapshot() == before
+
+
+def test_what_an_observer_tells_is_durable(
+    places: Places, provider: ImportProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = provider.plan(import_spec())
+    _staged_partly(places, plan)
+    with monkeypatch.context() as patch:
+        synced = synced_directories(patch)
+        assert isinstance(provider.observe(plan), Rejected)
+        assert synced == [str(places.registry)]
+    run_import(places)
+    synced = synced_directories(monkeypatch)
+    assert isinstance(provider.observe(plan), Committed)
+    assert synced == [str(places.registry / "available"), str(places.registry)]
 
 
 @pytest.mark.parametrize("make", [row[0] for row in OBSERVED], ids=OBSERVED_IDS)

@@ -21,7 +21,7 @@ from crash_log import TRACE_WHOLE, from_json, traced_ops
 from hive_support import TOKEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from journal_support import Op
 
@@ -60,7 +60,7 @@ LOOK_S = 0.005
 """Seconds between two looks whether a daemon has done its work."""
 
 _CALL = re.compile(r"(\d+)\s+(\w+)\((.*)")
-_TEMPORARY = re.compile(r"\.([\w.-]+?)(?:\.\d+){1,2}\.tmp")
+_TEMPORARY = re.compile(r"\.([\w.-]+?)(?:\.\d+){1,2}\.(?:tmp|partial)")
 _FIRST = re.compile(r'"(?:\\.|[^"\\])*"')
 _FRAME = re.compile(r"^(?:\\\d{1,3}|\\.|[^A-Z])*")
 
@@ -85,7 +85,7 @@ class Call:
         ordinal: how many calls of this name there were so far in this thread, itself included.
         what: the object, without what differs from run to run: a path, a command to the hive.
         nth: how many calls of this name on this object there were so far, itself included.
-        owned: it is about the state directory.
+        owned: it is about the state directory, or about roots beside it.
         line: as the tracer printed it.
     """
 
@@ -171,6 +171,7 @@ class Launcher:
         traced: bool | None = None,
         short: int | None = None,
         file_limit: int | None = None,
+        options: Sequence[str] = (),
     ) -> Life:
         """One pass of an agent, traced if something is injected or ``traced``.
 
@@ -182,9 +183,10 @@ class Launcher:
             traced: record without injecting.
             short: most bytes that it hands to one write.
             file_limit: most bytes of a file that it writes, by the kernel's limit; the output is lost, too.
+            options: more of its command line.
         """
         more: dict[str, Any] = {"short": short, "file_limit": file_limit}
-        arguments = _arguments("once", state_dir, port)
+        arguments = [*_arguments("once", state_dir, port), *options]
         return self._live(arguments, state_dir, inject, traced=bool(traced), until=None, **more)
 
     def serve(
@@ -352,7 +354,7 @@ def parse_trace(text: str, pid: int, state_dir: Path) -> Iterator[Call]:
             ordinal=counts[name],
             what=what,
             nth=counts[f"{name} {what}"],
-            owned=what.startswith("state"),
+            owned=what.startswith(("state", "roots")),
             line=rest,
         )
 

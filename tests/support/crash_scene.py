@@ -55,6 +55,7 @@ class Scene:
     server: ConsoleServer
     state_dir: Path
     oracle: Oracle
+    options: tuple[str, ...] = ()
 
     def quiet(self) -> None:
         """Return when the console has done all that a dead agent had sent."""
@@ -74,11 +75,11 @@ class Scene:
         self.oracle.after_life()
         lives: list[Life] = []
         while not lives or (len(lives) < MAX_LIVES and not self.oracle.settled()):
-            lives.append(launcher.once(self.state_dir, self.server.port))
+            lives.append(launcher.once(self.state_dir, self.server.port, options=self.options))
             self.oracle.after_life()
             if self.oracle.quarantined:
                 # Nothing more will come of it; a second look shows that it is left alone.
-                lives.append(launcher.once(self.state_dir, self.server.port))
+                lives.append(launcher.once(self.state_dir, self.server.port, options=self.options))
                 self.oracle.after_life()
                 break
         return lives

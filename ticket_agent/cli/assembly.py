@@ -164,19 +164,22 @@ def opened_store(
         yield store
 
 
-def provider_table(config: AgentConfig, namespace: Namespace, *, epoch: Callable[[], int]) -> ProviderTable:
+def provider_table(
+    config: AgentConfig, namespace: Namespace, *, epoch: Callable[[], int], looks_only: bool = False
+) -> ProviderTable:
     """Every provider that the configuration enables.
 
     Args:
         config: what is enabled.
         namespace: the hive that they act on and observe.
         epoch: number of the hive's present life, without I/O.
+        looks_only: their observers change nothing, for commands that only read.
     """
     from ticket_agent.agent.providers import ProviderTable  # noqa: PLC0415 - start-up time
     from ticket_agent.gpu.compat import compat_lease_providers  # noqa: PLC0415 - start-up time
     from ticket_agent.gpu.lease import lease_providers  # noqa: PLC0415 - start-up time
 
-    peft_v1, peft_v2 = _peft_providers(config, namespace)
+    peft_v1, peft_v2 = _peft_providers(config, namespace, looks_only=looks_only)
     return ProviderTable(
         v1=peft_v1 | (compat_lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {}),
         v2=peft_v2 | (lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {}),
@@ -184,7 +187,7 @@ def provider_table(config: AgentConfig, namespace: Namespace, *, epoch: Callable
     )
 
 
-def peft_roots(config: AgentConfig) -> PeftRoots | None:
+def peft_roots(config: AgentConfig, *, looks_only: bool = False) -> PeftRoots | None:
     """The three roots of the PEFT actions; None when none is named.
 
     One or two of them alone are a mistake, and end the command.
@@ -203,18 +206,19 @@ def peft_roots(config: AgentConfig) -> PeftRoots | None:
         export=roots.export_root,
         adapter=roots.adapter_root,
         owner_uid=os.geteuid(),
+        looks_only=looks_only,
     )
 
 
 def _peft_providers(
-    config: AgentConfig, namespace: Namespace
+    config: AgentConfig, namespace: Namespace, *, looks_only: bool
 ) -> tuple[dict[str, Provider[HostTicketSpec]], dict[str, Provider[HostTicketSpec]]]:
     """Those of version 1 and of version 2; without roots they refuse and say so."""
     from ticket_agent.agent.providers import NotEnabled  # noqa: PLC0415 - start-up time
     from ticket_agent.peft.compat import compat_peft_providers  # noqa: PLC0415 - start-up time
     from ticket_agent.peft.providers import PEFT_ACTIONS, peft_providers  # noqa: PLC0415 - start-up time
 
-    roots = peft_roots(config)
+    roots = peft_roots(config, looks_only=looks_only)
     if roots is not None:
         return compat_peft_providers(roots, namespace), peft_providers(roots, namespace)
     refused: dict[str, Provider[HostTicketSpec]] = {
