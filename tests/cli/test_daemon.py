@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cli_support import PATIENCE_S, contents, now_ms
-from hive_support import new_hive, raw_grant, running_hive
+from hive_support import TOKEN, RawConsole, new_hive, raw_grant, running_hive
 from scripted_console import refused_port
 
 from ticket_agent.cli.demo_peft import PeftStory
@@ -212,8 +212,21 @@ def test_hive_serve_announces_itself_to_people(operator: Operator) -> None:
     with operator.spawn("hive", "serve", "--port", "0", "--token", "env:LAB_TOKEN", "--workers", "2") as hive:
         assert re.fullmatch(r"console on 127\.0\.0\.1:[0-9]+", hive.until(lambda text: "console" in text))
         assert hive.until(lambda text: "Workers" in text) == "READY Workers: worker-1, worker-2"
+        peft = hive.until(lambda text: "PEFT" in text)
+        assert peft == "READY Workers for PEFT tickets: worker-3"
         assert hive.stop(signal.SIGTERM) == Exit.OK
-        assert not any("token" in text for text in hive.lines)
+        assert not any("token" in text or "export" in text for text in hive.lines)
+
+
+def test_hive_serve_publishes_export_jobs(operator: Operator) -> None:
+    jobs = ["--export-job", "job-1", "--export-job", "job-2", "--lora-workers", "2"]
+    with operator.spawn("hive", "serve", "--port", "0", "--token", "env:LAB_TOKEN", *jobs, "--json") as hive:
+        where = json.loads(hive.until(lambda text: "port" in text))
+        assert where["export_jobs"] == ["job-1", "job-2"]
+        assert len(where["lora_workers"]) == 2
+        with RawConsole(where["port"], token=TOKEN) as console:
+            assert console.stream("LS /queen/export/lora_jobs") == ["job-1", "job-2"]
+        assert hive.stop(signal.SIGTERM) == Exit.OK
 
 
 @pytest.mark.parametrize(
@@ -227,6 +240,8 @@ def test_hive_serve_announces_itself_to_people(operator: Operator) -> None:
         (["--fault", "err:/queen:every=0"], Exit.USAGE, "is not a whole number"),
         (["--workers", "65"], Exit.USAGE, "--workers"),
         (["--port", "70000"], Exit.USAGE, "--port"),
+        (["--export-job", "../job"], Exit.USAGE, "is no job id"),
+        (["--lora-workers", "9"], Exit.USAGE, "--lora-workers"),
     ],
 )
 def test_a_hive_that_cannot_be_served(operator: Operator, options: list[str], code: Exit, words: str) -> None:

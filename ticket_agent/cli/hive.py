@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,7 @@ from ticket_agent.cli.output import emit_json, fail
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["EmbeddedHive", "embedded_hive", "hive"]
 
@@ -54,6 +54,20 @@ def hive() -> None:
     "--workers", type=click.IntRange(0, 64), default=4, show_default=True, help="READY GPU Workers."
 )
 @click.option(
+    "--lora-workers",
+    type=click.IntRange(0, 8),
+    default=1,
+    show_default=True,
+    help="READY Workers for PEFT tickets.",
+)
+@click.option(
+    "--export-job",
+    "export_jobs",
+    multiple=True,
+    metavar="ID",
+    help="Publish a small job for peft.export under this id; may be repeated.",
+)
+@click.option(
     "--gpus", type=click.IntRange(0, 64), default=2, show_default=True, help="GPUs in the inventory."
 )
 @click.option(
@@ -71,6 +85,8 @@ def serve(
     token: str | None,
     profile: str,
     workers: int,
+    lora_workers: int,
+    export_jobs: tuple[str, ...],
     gpus: int,
     fault_texts: tuple[str, ...],
     as_json: bool,
@@ -81,8 +97,10 @@ def serve(
         STRICT_A,
         ConsoleServer,
         Faults,
+        LabError,
         ReferenceHive,
         parse_fault,
+        sample_job,
     )
 
     stop = stop_on_signals()
@@ -99,13 +117,27 @@ def serve(
         gpus=tuple(f"GPU-{number}" for number in range(gpus)),
     )
     names = [model.spawn_worker("worker-gpu").worker_id for _ in range(workers)]
+    lora_names = [model.spawn_worker("worker-lora").worker_id for _ in range(lora_workers)]
+    try:
+        for job_id in export_jobs:
+            model.exports.publish(job_id, sample_job())
+    except LabError as error:
+        fail(str(error), Exit.USAGE)
     try:
         server = ConsoleServer(model, port=port, token=secret, faults=faults, lab_port=lab_port)
         server.start()
     except OSError as error:
         fail(f"cannot listen on port {port}: {error.strerror}", Exit.FAILURE)
     try:
-        _announce(server.port, server.lab_port, secret if token is None else None, names, as_json=as_json)
+        opened = {
+            "port": server.port,
+            "lab_port": server.lab_port,
+            "token": secret if token is None else None,
+            "workers": names,
+            "lora_workers": lora_names,
+            "export_jobs": list(export_jobs),
+        }
+        _announce(opened, as_json=as_json)
         stop.wait()
     finally:
         server.stop()
@@ -122,14 +154,18 @@ def _token(reference: str | None) -> str:
         fail(str(error), Exit.USAGE)
 
 
-def _announce(port: int, lab_port: int | None, token: str | None, names: list[str], *, as_json: bool) -> None:
+def _announce(opened: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
-        emit_json("hive", {"port": port, "lab_port": lab_port, "token": token, "workers": names})
+        emit_json("hive", opened)
     else:
-        click.echo(f"console on 127.0.0.1:{port}" + (f", lab console on {lab_port}" if lab_port else ""))
-        if token is not None:
-            click.echo(f"token: {token}")
-        click.echo(f"READY Workers: {', '.join(names) or 'none'}")
+        lab = f", lab console on {opened['lab_port']}" if opened["lab_port"] else ""
+        click.echo(f"console on 127.0.0.1:{opened['port']}{lab}")
+        if opened["token"] is not None:
+            click.echo(f"token: {opened['token']}")
+        click.echo(f"READY Workers: {', '.join(opened['workers']) or 'none'}")
+        click.echo(f"READY Workers for PEFT tickets: {', '.join(opened['lora_workers']) or 'none'}")
+        if opened["export_jobs"]:
+            click.echo(f"export jobs: {', '.join(opened['export_jobs'])}")
     sys.stdout.flush()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .endpoint import Timeouts
 from .errors import LabError, RefusalError
+from .exports import sample_job
 from .faults import Fault, FaultKind, Faults, FaultSyntaxError, parse_fault
 from .gpus import Gpu
 from .hive import ReferenceHive
@@ -36,4 +37,5 @@ __all__ = [
     "SessionOptions",
     "Timeouts",
     "parse_fault",
+    "sample_job",
 ]
