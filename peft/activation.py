@@ -189,8 +189,10 @@ class _ControlAction(ABC):
             return Unobserved(goal.says(f"cannot be observed: {other}"))
         try:
             with locked_registry(self._roots) as root:
+                if self._roots.looks_only:
+                    return _look(root, goal)
                 outcome = _judge(root, goal)
-                with suppress(PeftError):  # it changes nothing about the outcome, and is seen later
+                with suppress(PeftError):  # it is no part of the outcome, and is seen later
                     remove_unfinished(root)
                 return outcome
         except LockHeldError as error:
@@ -299,6 +301,16 @@ def _judge(root: Directory, goal: _Goal) -> Outcome:
         return Committed(goal.says("observed=active (an interrupted commit was finished)"), _seen(goal.after))
     # As it was applied, this makes it durable.
     return _told(goal, roll_forward(root, goal.before, goal.after).control)
+
+
+def _look(root: Directory, goal: _Goal) -> Outcome:
+    """What :func:`_judge` would have to judge, and nothing is finished or taken back."""
+    found = read_control(root)
+    if goal.nothing_to_do:
+        return _told_idle(goal, found)
+    if decide(goal.before, goal.after, found).progress is Progress.HALF:
+        return Pending(goal.says("is half done; the agent finishes it, or takes it back"), _seen(found))
+    return _told(goal, found)
 
 
 def _told(goal: _Goal, found: Control) -> Outcome:

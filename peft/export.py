@@ -196,8 +196,9 @@ class ExportProvider:
         try:
             with locked_exports(self._roots) as exports:
                 outcome = _judge(exports, goal, why=why)
-                with suppress(PeftError, OSError):  # it changes nothing about the outcome, and is seen later
-                    discard(exports, goal.staging)
+                if not self._roots.looks_only:
+                    with suppress(PeftError, OSError):  # it is no part of the outcome, and is seen later
+                        discard(exports, goal.staging)
                 return outcome
         except LockHeldError as error:
             return Pending(goal.says(f"waits: {error}"))

@@ -152,8 +152,9 @@ class ImportProvider:
         try:
             with locked_registry(self._roots) as registry:
                 outcome = judge(registry, goal, self._roots, why=why)
-                with suppress(PeftError, OSError):  # it changes nothing about the outcome, and is seen later
-                    discard(registry, goal.staging)
+                if not self._roots.looks_only:
+                    with suppress(PeftError, OSError):  # it is no part of the outcome, and is seen later
+                        discard(registry, goal.staging)
                 return outcome
         except LockHeldError as error:
             return Pending(goal.says(f"waits: {error}"))

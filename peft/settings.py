@@ -26,12 +26,15 @@ class PeftRoots:
         export: exported jobs.
         adapter: adapters that can be imported.
         owner_uid: account of the service, which must own each root.
+        looks_only: an observer leaves everything as it is, for commands that only read: it finishes nothing,
+            takes nothing back and removes nothing.
     """
 
     registry: Path
     export: Path
     adapter: Path
     owner_uid: int
+    looks_only: bool = False
 
     @contextmanager
     def open_registry(self, *, create: bool = False) -> Iterator[Directory]:

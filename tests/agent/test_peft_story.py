@@ -17,6 +17,8 @@ from tree_faults import DyingTree
 
 from ticket_agent.hive.reference import DEFAULT
 from ticket_agent.hive.reference.exports import sample_job
+from ticket_agent.journal.outcome import Rejected
+from ticket_agent.peft.providers import peft_providers
 from ticket_agent.peft.registry import Registry
 from ticket_agent.peft.verify import require_intact
 
@@ -187,6 +189,23 @@ def test_death_at_every_change_of_the_trees(lab: Lab, action: str) -> None:
     assert outcomes == sorted(outcomes)
     assert outcomes.count(False) > 10
     assert 2 <= outcomes.count(True) < 10
+
+
+@pytest.mark.parametrize("action", EXPECTED)
+def test_a_command_that_only_reads_leaves_what_is_half_done(lab: Lab, action: str) -> None:
+    prepare(lab, action, "subject")
+    with lab.agent() as bench, DyingTree(lab.folder / "roots", 6):
+        die(bench)
+    plan = lab.record().plan
+    assert plan is not None
+    before = left_behind(lab)
+    assert before
+    with lab.agent() as bench:
+        for looks_only in (True, False):
+            roots = replace(lab.roots, looks_only=looks_only)
+            outcome = peft_providers(roots, bench.namespace)[f"peft.{action}"].observe(plan)
+            assert isinstance(outcome, Rejected)
+            assert left_behind(lab) == (before if looks_only else [])
 
 
 # -- version 1 ----------------------------------------------------------------------------------------------

@@ -25,9 +25,10 @@ def operator(tmp_path: Path, bytecode: Path) -> Operator:
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory, bytecode: Path) -> tuple[Answer, Path]:
-    """The demo's answer and the journal that it kept."""
+    """The answer of a demo with leases only, and the journal that it kept."""
     home = tmp_path_factory.mktemp("demo")
-    return Operator(home, bytecode).run("demo", "--json", "--keep", "kept"), home / "kept"
+    answer = Operator(home, bytecode).run("demo", "--json", "--leases-only", "--keep", "kept")
+    return answer, home / "kept"
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cli_support import PATIENCE_S, contents, now_ms
-from hive_support import raw_grant, running_hive
+from hive_support import new_hive, raw_grant, running_hive
 from scripted_console import refused_port
 
+from ticket_agent.cli.demo_peft import PeftStory
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
@@ -268,11 +269,49 @@ def test_the_demo_keeps_the_promise(demo: tuple[Answer, Path], operator: Operato
 
 
 def test_the_demo_for_people_ends_with_its_verdict(operator: Operator) -> None:
+    """One Worker with three leases, and the four steps of an adapter."""
     answer = operator.run("demo", "--workers", "1", "--keep", "kept")
     assert answer.code == Exit.OK
-    assert "side effects dispatched: 3 of 3, repeated: 0\n" in answer.out
+    assert "side effects dispatched: 7 of 7, repeated: 0\n" in answer.out
     assert answer.out.endswith("journal kept: ticket-agent journal list --state-dir kept\n")
-    assert operator.run("journal", "list", "--state-dir", "kept", "--json").out.count("\n") == 3
+    listed = operator.run("journal", "list", "--state-dir", "kept", "--json").objects
+    actions = [entry["action"] for entry in listed]
+    assert [action for action in actions if action.startswith("peft.")] == [
+        "peft.export",
+        "peft.import",
+        "peft.activate",
+        "peft.rollback",
+    ]
+    assert len(actions) == 7
+    # Its directories are gone, and nothing else was left either.
+    assert sorted(path.name for path in operator.home.iterdir()) == ["kept", "tmp"]
+    assert not [path for path in operator.tmp.iterdir() if path.is_dir()]
+
+
+def test_a_demo_whose_directories_nobody_could_trust_says_why(operator: Operator) -> None:
+    operator.tmp.chmod(0o777)
+    answer = operator.run("demo", "--workers", "1")
+    assert answer.code == Exit.FAILURE
+    assert "see --leases-only" in answer.line
+    assert "can be written by others" in answer.line
+    assert operator.run("demo", "--workers", "1", "--leases-only").code == Exit.OK
+
+
+@pytest.mark.parametrize("times", [0, 1, 5])
+def test_the_demo_counts_what_appears_and_not_what_is_said(tmp_path: Path, times: int) -> None:
+    hive = new_hive()
+    with PeftStory(hive, tmp_path) as story:
+        assert story.next_request() is not None
+        story.submitted()
+        for _ in range(times):
+            # An empty directory may be replaced by another one, so that this is a rename and nothing more.
+            (tmp_path / "exports/made").mkdir()
+            (tmp_path / "exports/made").rename(tmp_path / "exports/demo-job")
+            (tmp_path / "registry/made").write_text("vision-edge-1\n")
+            (tmp_path / "registry/made").replace(tmp_path / "registry/active")
+        (tmp_path / "exports/other").mkdir()
+        assert story.next_request() is None
+        assert story.effects_of("peft.export") == 2 * times
 
 
 @pytest.mark.parametrize("kind", ["file", "full", "symlink", "dangling"])

@@ -7,10 +7,12 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from cli_support import now_ms
+from cli_support import contents, now_ms
 from hive_support import running_hive
+from peft_lab import die, peft_lab
 from peft_tickets import raw_peft
 from registry_support import add_model, set_control
+from tree_faults import DyingTree
 
 from ticket_agent.exits import Exit
 
@@ -99,6 +101,39 @@ def test_a_forgotten_directory_ends_the_start_before_anything_is_made(
     )
     assert not operator.state.exists()
     assert not (operator.home / "registry").exists()
+
+
+# -- after a crash ------------------------------------------------------------------------------------------
+
+
+def test_looking_at_a_half_commit_changes_nothing_and_a_replay_finishes_it(
+    operator: Operator, tmp_path: Path
+) -> None:
+    """The agent died between the state and the pointer."""
+    with peft_lab(tmp_path / "lab") as lab:
+        for model in ("m1", "m2"):
+            add_model(lab.roots.registry, model)
+        set_control(lab.roots.registry, "m1", "m1", None)
+        lab.submit("activate", "m2")
+        with lab.agent() as bench, DyingTree(lab.roots.registry, 6):
+            die(bench)
+        assert (lab.pointer, lab.state) == ("m1\n", 'current = "m2"\nprevious = "m1"\n')
+        before = contents(lab.roots.registry)
+        paths = {"registry": lab.roots.registry, "export": lab.roots.export, "adapter": lab.roots.adapter}
+        options = [text for name, path in paths.items() for text in (f"--{name}-root", str(path))]
+        options += [*operator.at(lab.server), "--state-dir", str(lab.folder / "state")]
+        asked = operator.run("journal", "explain", "t1", "--against-hive", *options)
+        assert "half done; the agent finishes it" in asked.out
+        refused = operator.run("journal", "resolve", "t1", "--as", "done", "--reason", "looks so", *options)
+        assert refused.code == Exit.FAILURE
+        assert "still under way" in refused.line
+        assert contents(lab.roots.registry) == before
+        assert operator.run("journal", "replay", "--apply", *options).code == Exit.OK
+        assert lab.pointer == "m2\n"
+        assert lab.result() == (
+            "succeeded",
+            "peft.activate model=m2 observed=active (an interrupted commit was finished)",
+        )
 
 
 # -- doctor -------------------------------------------------------------------------------------------------

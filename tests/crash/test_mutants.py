@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_check_finds_nothing_in_the_real_code(tmp_path: Path, check: str) -> None:
-    assert CHECKS[check](tmp_path) == []
+def test_a_check_finds_nothing_in_the_real_code(workspace: Path, check: str) -> None:
+    assert CHECKS[check](workspace) == []
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
+def test_a_mutant_is_caught(workspace: Path, monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
     with monkeypatch.context() as patch:
         mutant.apply(patch)
-        found = CHECKS[mutant.check](tmp_path)
+        found = CHECKS[mutant.check](workspace)
     assert found != [], f"{mutant.check} lets the mutant live"
     print(*found[:4], sep="\n")
     CAUGHT[mutant.name] = mutant.check

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,18 +23,26 @@ from ticket_agent.journal.view import Verdict, read_journal, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from ticket_agent.journal.store import JournalStore
 
 STORE_LIMIT = 40
-AGENT_LIMIT = 36
+AGENT_LIMIT = {
+    "grant": 36,
+    "renew": 20,
+    "release": 20,
+    "two-lanes": 36,
+    "again": 36,
+    "v1-grant": 20,
+    "v1-renew": 12,
+    "v1-release": 12,
+}
 """Most power cuts of each kind unless all are asked for."""
 
 
 @pytest.fixture(scope="module", params=["ext4", "xfs"])
-def disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
-    tmp = tmp_path_factory.mktemp("power")
+def disk(request: pytest.FixtureRequest, memory: Path) -> Iterator[Disk]:
+    tmp = Path(tempfile.mkdtemp(dir=memory))
     missing = missing_power(request.param, tmp)
     if missing is not None:
         pytest.skip(missing)
@@ -139,9 +150,9 @@ def _cut(disk: Disk, name: str, fs: RealFs, *, upto: int = len(ORDER)) -> list[s
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_a_store_loses_nothing(disk: Disk, tmp_path: Path) -> None:
+def test_a_store_loses_nothing(disk: Disk, workspace: Path) -> None:
     counting = MortalFs()
-    _live(tmp_path / "state", counting)
+    _live(workspace / "state", counting)
     # Five records and two cursors; what else is synced belongs to the directories.
     assert counting.calls.count("fsync") == 7
     assert {"rename", "rename_new"} < set(counting.calls)
@@ -162,31 +173,37 @@ def test_a_missing_sync_is_noticed(disk: Disk, lose: str) -> None:
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_an_agent_loses_nothing(disk: Disk, launchers: list[Launcher], tmp_path: Path) -> None:
-    """Death at a call of a real agent, and the power goes with it."""
+@pytest.mark.parametrize("kind", AGENT_LIMIT)
+def test_an_agent_loses_nothing(disk: Disk, launchers: list[Launcher], workspace: Path, kind: str) -> None:
+    """Death at a call of a real agent, and the power goes with it; in `again` every name exists already."""
     launcher = launchers[0]
 
     def kill(launcher: Launcher, home: Path, point: Call) -> Run:
-        with scene("grant", disk.root / home.name) as stage:
+        place = disk.root / f"{kind}-{home.name}"
+        with scene(kind, place) as stage:
             inject = f"{point.name}:{KILL}:when={point.ordinal}"
             dead = launcher.once(stage.state_dir, stage.server.port, inject=inject)
+            stage.quiet()
             disk.cut_power()
             stage.oracle.after_power()
             lives = stage.recover(launcher)
             found = stage.oracle.verdict()
-            if not stage.oracle.settled() or lives[-1].code != 0:
+            if not stage.oracle.settled() or lives[-1].code != stage.oracle.exit_code():
                 found.append(f"not settled: {lives[-1].code} {lives[-1].output}")
-            return Run(met(dead, point), found)
+        if not found:
+            shutil.rmtree(place)
+        return Run(met(dead, point), found)
 
-    points = boundaries(recorded(launcher, "grant", tmp_path / "recording").calls)
+    points = boundaries(recorded(launcher, kind, workspace / "recording").calls)
     first = next(index for index, point in enumerate(points) if point.remote)
     report = sweep(
-        f"SIGKILL and power cut, {disk.kind}",
+        f"death and power cut, {disk.kind}, {kind}",
         points[first:],
         kill,
         launchers=[launcher],
-        tmp=tmp_path,
-        limit=AGENT_LIMIT,
+        tmp=workspace,
+        limit=AGENT_LIMIT[kind],
+        faults=("SIGKILL and power cut",),
         shown=lambda point: point.label,
     )
     require_clean(report)

@@ -10,19 +10,26 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from peft_actions import NATIVE, Shelf, write_tree
 from peft_support import snapshot
 from peft_tickets import ticket
-from published_client import Published, cohesix_client, cohesix_errors
+from published_client import JOB, Published, cohesix_client, cohesix_errors
 from registry_support import add_model
 
+from ticket_agent.hive.reference.exports import sample_job
 from ticket_agent.journal.outcome import Committed, Outcome, Plan, PlanRefusedError, Rejected, Unknown
 from ticket_agent.peft import activation
 from ticket_agent.peft.activation import ActivateProvider, RollbackProvider
 from ticket_agent.peft.control import commit
+from ticket_agent.peft.export import ExportProvider
+from ticket_agent.peft.imports import ImportProvider
+from ticket_agent.peft.manifest import Manifest
+from ticket_agent.peft.registry import Registry
 from ticket_agent.peft.settings import PeftRoots
+from ticket_agent.peft.verify import require_intact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 
@@ -145,6 +152,60 @@ def test_a_damaged_model_that_the_client_activates_is_not_confirmed_by_us(both: 
     assert "is damaged" in outcome.detail
     both.client.activate("m1")
     assert isinstance(both.perform("activate", "m1"), Rejected)
+
+
+# -- jobs and models ----------------------------------------------------------------------------------------
+
+
+def _import(both: Both, model: str, *, job: str = JOB, **digests: str) -> Outcome:
+    provider = ImportProvider(both.roots)
+    args = {"adapter_ref": "run-1", "job_id": job, **digests}
+    return provider.execute(provider.plan(ticket("peft.import", model, **args)))
+
+
+def _export(both: Both, job: str) -> Outcome:
+    shelf: Any = Shelf({job: sample_job()})
+    provider = ExportProvider(both.roots, shelf)
+    return provider.execute(provider.plan(ticket("peft.export", job)))
+
+
+@pytest.fixture
+def adapter(both: Both) -> Path:
+    """One that holds what an adapter holds; those of the client's own examples are texts."""
+    return write_tree(both.roots.adapter / "run-1", NATIVE)
+
+
+def _switch_through(both: Both, models: Iterable[str]) -> None:
+    """Each model is activated by both."""
+    for model in models:
+        both.client.activate(model)
+        assert isinstance(both.perform("activate", model), Committed)
+        assert both.files[0] == f"{model}\n"
+
+
+def test_a_job_that_the_client_exported_is_imported_by_us_and_activated_by_both(
+    both: Both, adapter: Path
+) -> None:
+    assert isinstance(_import(both, "new"), Committed)
+    _switch_through(both, ["new", "m1", "ours"])
+    with pytest.raises(cohesix_errors.CohesixError, match="already imported"):
+        both.client.import_adapter("new", adapter)
+
+
+def test_a_job_that_we_exported_is_imported_by_the_client(both: Both, adapter: Path) -> None:
+    assert isinstance(_export(both, "job-9"), Committed)
+    both.client.import_adapter("theirs", adapter, job="job-9")
+    assert isinstance(_import(both, "new", job="job-9"), Committed)
+    _switch_through(both, ["theirs", "new"])
+    available = both.roots.registry / "available"
+    with both.roots.open_registry() as root, Registry.open(root) as registry:
+        theirs, ours = require_intact(registry, "theirs").manifest, require_intact(registry, "new").manifest
+    assert isinstance(theirs, Manifest)
+    assert isinstance(ours, Manifest)
+    # The same model but for its name and the layout of its manifest.
+    assert dataclasses.replace(theirs, model="new", newest=True) == ours
+    for name in NATIVE:
+        assert (available / "theirs" / name).read_bytes() == (available / "new" / name).read_bytes()
 
 
 # -- at the same time ---------------------------------------------------------------------------------------

@@ -411,6 +411,23 @@ def test_half_a_commit_of_a_damaged_model_is_taken_back(
     assert "as before" in again.detail
 
 
+@pytest.mark.parametrize("found", [values[0] for values in OBSERVED.values()], ids=OBSERVED)
+def test_a_command_that_only_reads_changes_nothing(roots: PeftRoots, found: Any) -> None:
+    set_control(roots.registry, *BEFORE)
+    planned = plan(roots, "activate", "b")
+    set_control(roots.registry, *found)
+    (roots.registry / ".active.7.1.partial").write_text("b\n")
+    unchanged = content(roots)
+    looked = ActivateProvider(replace(roots, looks_only=True)).observe(planned)
+    assert content(roots) == unchanged
+    observed = ActivateProvider(roots).observe(planned)
+    if found == HALF:
+        assert type(looked) is Pending
+        assert "half done; the agent finishes it" in looked.detail
+    else:
+        assert looked == observed
+
+
 def test_an_observer_removes_what_a_killed_writer_of_the_files_left(roots: PeftRoots) -> None:
     set_control(roots.registry, *BEFORE)
     planned = plan(roots, "activate", "b")

@@ -21,11 +21,12 @@ from peft_support import Canary, make_fifo, make_socket, snapshot
 _RUN = """
 import os, sys
 from pathlib import Path
-from peft_actions import Shelf, export_spec, import_spec
+from peft_actions import MODEL, Shelf, export_spec, import_spec, spec as any_spec
 from ticket_agent.hive.reference.exports import sample_job
 from ticket_agent.journal.outcome import Committed, PlanRefusedError
 from ticket_agent.peft.copying import copy_hashed, hash_file
 from ticket_agent.peft.errors import PeftError
+from ticket_agent.peft.activation import ActivateProvider
 from ticket_agent.peft.export import ExportProvider
 from ticket_agent.peft.imports import ImportProvider
 from ticket_agent.peft.locks import RootLock, locked
@@ -84,7 +85,8 @@ def everything(number):
 
 def actions(roots):
     exporting = ExportProvider(roots, Shelf({"job-1": sample_job()})), export_spec()
-    for provider, spec in (exporting, (ImportProvider(roots), import_spec())):
+    activating = ActivateProvider(roots), any_spec("peft.activate", MODEL)
+    for provider, spec in (exporting, (ImportProvider(roots), import_spec()), activating):
         plan = provider.plan(spec)
         assert not isinstance(provider.observe(plan), Committed)
         assert isinstance(provider.execute(plan), Committed)

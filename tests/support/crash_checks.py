@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from agent_faults import APPENDS, STEPS, DyingAppends, DyingFs, Killed, blind, drop
 from agent_support import Bench, agent_on
-from crash_model import cuts
+from crash_recover import one_of_each, record_at_the_seam, recover
 from crash_scene import Scene, scene
+from crash_states import crash_states
 from hive_support import LEASE_CTL, ManualClock, raw_grant, running_hive
 from journal_support import (
     KEY,
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 
 PATIENCE = 60
 """Passes after which an operation counts as stuck."""
+
+ENOUGH = 8
+"""Findings after which a long check stops."""
 
 
 def _settle(bench: Bench) -> list[str]:
@@ -82,8 +86,8 @@ def power_cuts(tmp: Path) -> list[str]:
             step()
             fs.note("done")
     found = []
-    for cut in cuts(op for op in fs.log if op.folder in ("", "ops")):
-        scan = scan_records(MemoryFs(cut.files), 0)
+    for cut in crash_states((op for op in fs.log if op.folder in ("", "ops")), "ordered"):
+        scan = scan_records(MemoryFs(cut.listed("ops")), 0)
         found += [f"torn: {bad.reason}" for bad in scan.quarantined]
         record = scan.records.get(KEY)
         reached = 0 if record is None else ORDER.index(record.state) + 1
@@ -173,6 +177,17 @@ def fence(tmp: Path) -> list[str]:
 
 
 # -- the agent on a hive -------------------------------------------------------------------------------------
+
+
+def every_crash_state(tmp: Path) -> list[str]:
+    """A real agent recovers from every content that a power cut can leave of another one's directory."""
+    recording = record_at_the_seam("grant", tmp / "recording")
+    found: list[str] = []
+    for number, state in enumerate(one_of_each(crash_states(recording.log, "ordered"), seed=1)):
+        found += recover(recording, state, tmp / f"cut-{number}")
+        if len(found) > ENOUGH:
+            break
+    return found
 
 
 def death_at_every_step(tmp: Path) -> list[str]:
@@ -319,6 +334,7 @@ CHECKS: dict[str, Check] = {
         every_byte,
         other_serialisation,
         fence,
+        every_crash_state,
         death_at_every_step,
         lost_answer,
         blind_observation,

@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import subprocess
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ NOLOGFLUSH = 2
 
 # Otherwise a commit in the background now and then saves what a missing fsync would have lost.
 OPTIONS = {"ext4": "loop,commit=300", "xfs": "loop"}
+PATIENCE_S = 60.0
 SIZE = {"ext4": 64, "xfs": 320}
 """Mebibytes; xfs refuses less."""
 
@@ -42,6 +44,7 @@ class Disk:
         finally:
             os.close(fd)
         self.unmount()
+        until_released(self.image)
         self.mount()
 
     def mount(self) -> None:
@@ -90,6 +93,23 @@ def close_below(directory: Path) -> None:
         with suppress(FileNotFoundError):
             if entry.readlink().is_relative_to(directory):
                 os.close(int(entry.name))
+
+
+def until_released(image: Path) -> None:
+    """Wait for the loop device to go; until then a mount would show the dead file system once more."""
+    deadline = time.monotonic() + PATIENCE_S
+    while any(_backing(device) == str(image) for device in Path("/sys/block").glob("loop*")):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{image} is still in use by somebody")
+        time.sleep(0.002)
+
+
+def _backing(device: Path) -> str:
+    try:
+        return (device / "loop" / "backing_file").read_text().rstrip("\n")
+    except OSError:
+        # No file stands behind it, or the device went while we looked.
+        return ""
 
 
 def _run(*command: str) -> None:

@@ -4,8 +4,9 @@ An agent is the command line's own entry point in a fresh process; only its impo
 fork. It waits behind a pipe until it is let go, so that a tracer can be attached before its first call, and
 nothing but the agent's own calls is counted.
 
-An order is one JSON line, ``{"args": [...], "output": path}``; the answers are ``{"pid": n}``, then, after
-any line that lets the agent go, ``{"status": n}`` as :func:`os.waitstatus_to_exitcode` gives it.
+An order is one JSON line, ``{"args": [...], "output": path}``, and what :func:`be_prepared` knows beside. The
+answers are ``{"pid": n}``, then, after any line that lets the agent go, ``{"status": n}`` as
+:func:`os.waitstatus_to_exitcode` gives it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ import gc
 import importlib
 import json
 import os
+import resource
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PR_SET_PTRACER = 0x59616D61
 ANYBODY = ctypes.c_ulong(-1)
@@ -38,16 +43,19 @@ def import_everything() -> None:
         importlib.import_module(name)
 
 
-def be_the_agent(order: dict[str, Any], go: int) -> NoReturn:
-    """The child: wait, then run the command to its end."""
+def be_the_agent(order: dict[str, Any], here: int, go: int) -> NoReturn:
+    """The child: tell that it is ``here``, wait to ``go``, then run the command to its end."""
     output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
-    os.read(go, 1)
-    os.close(go)
     sys.argv = ["ticket-agent", *order["args"]]
     code: object = 0
+    written = be_prepared(order)
+    # Nothing of the above may be counted, so no tracer is called before it is done.
+    os.close(here)
+    os.read(go, 1)
+    os.close(go)
     try:
         from ticket_agent.cli import main  # noqa: PLC0415 - imported long ago
 
@@ -57,12 +65,36 @@ def be_the_agent(order: dict[str, Any], go: int) -> NoReturn:
     except BaseException:  # noqa: BLE001 - a traceback is what the reader looks for
         traceback.print_exc()
         code = 1
+    if written is not None:
+        written()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
         pass
     os._exit(code if isinstance(code, int) else 1)
+
+
+def be_prepared(order: dict[str, Any]) -> Callable[[], None] | None:
+    """What an order asks for beside its command; returns what is to be done at the end.
+
+    ``seam``: write down there what was asked of the file system. ``short``: most bytes for one write.
+    ``file_limit``: most bytes of a file, as the kernel enforces it.
+    """
+    if order.get("file_limit") is not None:
+        # The log is a file as well and would be the first to be cut.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_limit"],) * 2)
+    if order.get("short") is not None:
+        write, most = os.write, order["short"]
+        os.write = lambda fd, data: write(fd, memoryview(data)[:most])
+    if order.get("seam") is None:
+        return None
+    from crash_log import record_this_process  # noqa: PLC0415 - only for the few lives that are recorded
+
+    return record_this_process(Path(order["seam"]))
 
 
 def main() -> None:
@@ -73,13 +105,17 @@ def main() -> None:
     gc.freeze()
     print(json.dumps({"ready": True}), flush=True)
     for text in sys.stdin:
-        reading, writing = os.pipe()
+        (hearing, here), (go, writing) = os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
+            os.close(hearing)
             os.close(writing)
             ctypes.CDLL(None).prctl(PR_SET_PTRACER, ANYBODY, 0, 0, 0)
-            be_the_agent(json.loads(text), reading)
-        os.close(reading)
+            be_the_agent(json.loads(text), here, go)
+        os.close(here)
+        os.close(go)
+        os.read(hearing, 1)
+        os.close(hearing)
         print(json.dumps({"pid": pid}), flush=True)
         sys.stdin.readline()
         os.write(writing, b"!")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hive_support import DEADLETTER, LEASE_CTL, STATUS
 
+from ticket_agent.exits import Exit
 from ticket_agent.journal.transitions import State
 from ticket_agent.journal.view import read_journal, verify
 from ticket_agent.protocol.result import parse_result
@@ -30,7 +31,8 @@ class Oracle:
     Attributes:
         hive: whose effects and results are counted.
         state_dir: of the agent.
-        tickets: lease id by ticket id, of every operation.
+        tickets: of every operation, by ticket id, what its effect is on: a lease, a GPU, a Worker.
+        may_stay_uncertain: nothing in the hive tells what became of a lost write, as in version 1.
         violations: what was seen between two lives; must stay empty.
         unordered: what reached the hive before the journal held it; must stay empty.
     """
@@ -38,6 +40,7 @@ class Oracle:
     hive: ReferenceHive
     state_dir: Path
     tickets: dict[str, str]
+    may_stay_uncertain: bool = False
     before: Counter[Effect] = field(init=False)
     violations: list[str] = field(default_factory=list)
     unordered: list[str] = field(default_factory=list)
@@ -53,7 +56,7 @@ class Oracle:
 
     def _applied(self, path: str, line: str) -> None:
         records = self._records()
-        if path == LEASE_CTL:
+        if path in (LEASE_CTL, "/queen/ctl"):
             plans = [record.plan.intent["line"] for record in records if record.plan is not None]
             if line not in plans:
                 self.unordered.append(f"effect before its plan was recorded: {line}")
@@ -97,6 +100,11 @@ class Oracle:
             if self.effects(lease) > 1:
                 self.violations.append(f"{self.effects(lease)} effects on {lease}")
 
+    def forget(self) -> None:
+        """The state directory is replaced by another one; what was seen of it counts no more."""
+        self._seen.clear()
+        self._unreadable.clear()
+
     def after_power(self) -> None:
         """What must have survived a power cut: whatever the world has seen of an operation."""
         records = {json.loads(record.request)["id"]: record for record in self._records()}
@@ -127,11 +135,20 @@ class Oracle:
         return tuple(bad.name for bad in read_journal(self.state_dir).quarantined)
 
     def settled(self) -> bool:
-        """Whether every operation has a record that ended."""
+        """Whether every operation has a record that ended, or one that shows a doubt nobody can end."""
         if not self.state_dir.is_dir():
             return not self.tickets
         records = self._records()
-        return len(records) == len(self.tickets) and all(record.terminal for record in records)
+        return len(records) == len(self.tickets) and all(
+            record.terminal or self._in_doubt(record) for record in records
+        )
+
+    def _in_doubt(self, record: Record) -> bool:
+        return self.may_stay_uncertain and record.state is State.EXECUTING and record.uncertain is not None
+
+    def exit_code(self) -> int:
+        """What the agent's last life must have ended with."""
+        return int(Exit.UNCERTAIN if any(map(self._in_doubt, self._records())) else Exit.OK)
 
     def verdict(self, *, lied_to: bool = False) -> list[str]:
         """Everything that is wrong at the end; empty when all is well.

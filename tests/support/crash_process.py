@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from crash_log import TRACE_WHOLE, from_json, traced_ops
 from hive_support import TOKEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from journal_support import Op
 
 TRACED = (
     "open",
@@ -48,8 +55,12 @@ TRACED = (
 
 KILL = "signal=SIGKILL"
 
+PATIENCE_S = 60.0
+LOOK_S = 0.005
+"""Seconds between two looks whether a daemon has done its work."""
+
 _CALL = re.compile(r"(\d+)\s+(\w+)\((.*)")
-_TEMPORARY = re.compile(r"\.([\w.-]+?)\.\d+\.\d+\.tmp")
+_TEMPORARY = re.compile(r"\.([\w.-]+?)(?:\.\d+){1,2}\.(?:tmp|partial)")
 _FIRST = re.compile(r'"(?:\\.|[^"\\])*"')
 _FRAME = re.compile(r"^(?:\\\d{1,3}|\\.|[^A-Z])*")
 
@@ -74,7 +85,7 @@ class Call:
         ordinal: how many calls of this name there were so far in this thread, itself included.
         what: the object, without what differs from run to run: a path, a command to the hive.
         nth: how many calls of this name on this object there were so far, itself included.
-        owned: it is about the state directory.
+        owned: it is about the state directory, or about roots beside it.
         line: as the tracer printed it.
     """
 
@@ -84,6 +95,11 @@ class Call:
     nth: int
     owned: bool
     line: str
+
+    @property
+    def answer(self) -> int:
+        """What it returned."""
+        return int(self.line.rsplit(" = ", 1)[1].split(maxsplit=1)[0])
 
     @property
     def label(self) -> str:
@@ -101,7 +117,7 @@ class Call:
     @property
     def is_effect(self) -> bool:
         """The one command that changes the world."""
-        return self.name == "sendto" and "ECHO /queen/lease/ctl" in self.what
+        return self.name == "sendto" and "ECHO /queen/" in self.what
 
 
 @dataclass(frozen=True)
@@ -147,7 +163,15 @@ class Launcher:
         self._count = 0
 
     def once(
-        self, state_dir: Path, port: int, *, inject: str | None = None, traced: bool | None = None
+        self,
+        state_dir: Path,
+        port: int,
+        *,
+        inject: str | None = None,
+        traced: bool | None = None,
+        short: int | None = None,
+        file_limit: int | None = None,
+        options: Sequence[str] = (),
     ) -> Life:
         """One pass of an agent, traced if something is injected or ``traced``.
 
@@ -157,29 +181,88 @@ class Launcher:
             inject: as ``strace -e inject=`` takes it: ``fsync:signal=SIGKILL:when=3``; several, apart by
                 blanks.
             traced: record without injecting.
+            short: most bytes that it hands to one write.
+            file_limit: most bytes of a file that it writes, by the kernel's limit; the output is lost, too.
+            options: more of its command line.
         """
-        self._count += 1
-        output = self._tmp / f"output-{self._count}"
-        order = {"args": once_arguments(state_dir, port), "output": str(output)}
-        self._say(json.dumps(order))
-        pid = self._answer("pid")
+        more: dict[str, Any] = {"short": short, "file_limit": file_limit}
+        arguments = [*_arguments("once", state_dir, port), *options]
+        return self._live(arguments, state_dir, inject, traced=bool(traced), until=None, **more)
+
+    def serve(
+        self, state_dir: Path, port: int, *, until: Callable[[], bool], inject: str | None = None
+    ) -> Life:
+        """A daemon, always traced, that gets SIGTERM as soon as ``until`` holds; arguments as of ``once``."""
+        return self._live(_arguments("run", state_dir, port), state_dir, inject, traced=True, until=until)
+
+    def _live(
+        self,
+        arguments: list[str],
+        state_dir: Path,
+        inject: str | None,
+        *,
+        traced: bool,
+        until: Callable[[], bool] | None,
+        **more: Any,
+    ) -> Life:
+        pid, output = self._order(arguments, **more)
         trace = self._tmp / f"trace-{self._count}"
-        tracer = self._attach(pid, trace, inject) if inject is not None or traced else None
+        tracer = None
+        if inject is not None or traced:
+            faults = [part for one in (inject or "").split() for part in ("-e", f"inject={one}")]
+            tracer = _attach(pid, [*_strace(trace), *faults])
         self._say("go")
+        if until is not None:
+            self._stop_when(until, pid)
         code = self._answer("status")
         calls: tuple[Call, ...] = ()
         if tracer is not None:
             tracer.communicate()
             calls = tuple(parse_trace(trace.read_text(errors="replace"), pid, state_dir))
             trace.unlink()
-        text = output.read_text(errors="replace")
-        output.unlink()
-        return Life(code=code, output=text, calls=calls)
+        return Life(code=code, output=_taken(output), calls=calls)
+
+    def _stop_when(self, until: Callable[[], bool], pid: int) -> None:
+        """Wait for a condition or for the end of the process, whichever comes first."""
+        deadline = time.monotonic() + PATIENCE_S
+        assert self._process.stdout is not None
+        while not select.select([self._process.stdout], [], [], LOOK_S)[0]:
+            late = time.monotonic() > deadline
+            if late or until():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+                return
+
+    def both_logs(self, state_dir: Path, port: int) -> tuple[list[Op], list[Op]]:
+        """One life, told by its own seam and by the kernel."""
+        seam = self._tmp / "seam"
+        pid, output = self._order(_arguments("once", state_dir, port), seam=str(seam))
+        trace = self._tmp / "trace-whole"
+        tracer = _attach(pid, ["strace", "-f", "-y", "-o", str(trace), *TRACE_WHOLE])
+        self._say("go")
+        code = self._answer("status")
+        tracer.communicate()
+        assert code == 0, _taken(output)
+        told = from_json(json.loads(_taken(seam)))
+        return told, traced_ops(_taken(trace), pid, state_dir)
+
+    def _order(self, arguments: list[str], **more: Any) -> tuple[int, Path]:
+        """An agent that waits to be let go: its process id, and where its output goes."""
+        self._count += 1
+        output = self._tmp / f"output-{self._count}"
+        self._say(json.dumps({"args": arguments, "output": str(output), **more}))
+        return self._answer("pid"), output
 
     def cold(self, state_dir: Path, port: int) -> Life:
         """The same pass by a new interpreter, traced from its first call on."""
         trace = self._tmp / "trace-cold"
-        command = [*_strace(trace), sys.executable, "-m", "ticket_agent", *once_arguments(state_dir, port)]
+        command = [
+            *_strace(trace),
+            sys.executable,
+            "-m",
+            "ticket_agent",
+            *_arguments("once", state_dir, port),
+        ]
         done = subprocess.run(
             command,
             env=self._environ,
@@ -191,19 +274,6 @@ class Launcher:
         text = trace.read_text(errors="replace")
         calls = tuple(parse_trace(text, int(text.split(maxsplit=1)[0]), state_dir))
         return Life(code=done.returncode, output=done.stdout + done.stderr, calls=calls)
-
-    def _attach(self, pid: int, trace: Path, inject: str | None) -> subprocess.Popen[str]:
-        more = [part for one in (inject or "").split() for part in ("-e", f"inject={one}")]
-        tracer = subprocess.Popen(
-            [*_strace(trace), *more, "-p", str(pid)],
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-        )
-        assert tracer.stderr is not None
-        first = tracer.stderr.readline()
-        assert "attached" in first, first
-        return tracer
 
     def _say(self, text: str) -> None:
         assert self._process.stdin is not None
@@ -229,9 +299,25 @@ class Launcher:
         self.close()
 
 
-def once_arguments(state_dir: Path, port: int) -> list[str]:
+def _arguments(command: str, state_dir: Path, port: int) -> list[str]:
     where = ["--state-dir", str(state_dir), "--tcp-port", str(port), "--auth-token", "env:LAB_TOKEN"]
-    return ["once", *where, "--log-format", "json", "--log-level", "debug"]
+    return [command, *where, "--log-format", "json", "--log-level", "debug"]
+
+
+def _attach(pid: int, command: list[str]) -> subprocess.Popen[str]:
+    tracer = subprocess.Popen(
+        [*command, "-p", str(pid)], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    )
+    assert tracer.stderr is not None
+    first = tracer.stderr.readline()
+    assert "attached" in first, first
+    return tracer
+
+
+def _taken(path: Path) -> str:
+    text = path.read_text(errors="replace")
+    path.unlink()
+    return text
 
 
 def _strace(trace: Path) -> list[str]:
@@ -268,7 +354,7 @@ def parse_trace(text: str, pid: int, state_dir: Path) -> Iterator[Call]:
             ordinal=counts[name],
             what=what,
             nth=counts[f"{name} {what}"],
-            owned=what.startswith("state"),
+            owned=what.startswith(("state", "roots")),
             line=rest,
         )
 
@@ -289,7 +375,8 @@ def _object(name: str, rest: str, home: str, command: str) -> str:
     where = below[1] if below is not None else ""
     quoted = [found[1:-1] for found in _FIRST.findall(rest.split("<", 1)[-1])]
     in_directory = name in ("openat", "mkdirat", "unlinkat", "renameat", "renameat2", "linkat")
-    named = "/".join([where, quoted[-1]]) if quoted and in_directory else where
+    absolute = bool(quoted) and quoted[-1].startswith("/")
+    named = "/".join([where, quoted[-1]]) if quoted and in_directory and not absolute else where
     return _TEMPORARY.sub(r"\1.tmp", named.strip("/"))
 
 

@@ -25,7 +25,7 @@ EVERYTHING = os.environ.get("TICKET_AGENT_CRASH") == "all"
 TIMEOUT_S = 3600 if EVERYTHING else 300
 """Of one sweep."""
 SEED = 4711
-ATTEMPTS = 2
+ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,22 @@ def sweep(
     launchers: Sequence[Launcher],
     tmp: Path,
     limit: int,
+    faults: tuple[str, ...] = ("SIGKILL",),
     shown: Callable[[_T], str] = str,
 ) -> Sweep:
-    """Run every point, or a sample; a run that misses its boundary is repeated once."""
-    report = Sweep(name=name, boundaries=len(points))
+    """Run every point, or a sample; a run that misses its boundary is repeated.
+
+    Args:
+        name: where the points are.
+        points: every boundary, once for each of ``faults``.
+        run: does one of them.
+        launchers: one for each run at a time.
+        tmp: for the homes of the runs; those of clean runs are removed.
+        limit: most runs unless all are asked for.
+        faults: what is done at each boundary.
+        shown: a point in words.
+    """
+    report = Sweep(name=name, faults=faults, possible=len(points))
     SWEEPS.append(report)
     free: queue.SimpleQueue[Launcher] = queue.SimpleQueue()
     for launcher in launchers:

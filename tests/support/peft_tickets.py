@@ -23,7 +23,12 @@ def roots_in(folder: Path, *, make: bool = True) -> PeftRoots:
     if make:
         for path in paths.values():
             path.mkdir(parents=True, exist_ok=True)
-    return PeftRoots(**paths, owner_uid=os.geteuid())
+    return PeftRoots(
+        registry=paths["registry"],
+        export=paths["export"],
+        adapter=paths["adapter"],
+        owner_uid=os.geteuid(),
+    )
 
 
 def ticket(action: str, subject: str, **args: Any) -> HostTicketSpec:

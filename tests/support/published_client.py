@@ -38,7 +38,10 @@ class Published:
         (adapter / "lora.json").write_text('{"rank":8}\n')
         if metrics:
             (adapter / "metrics.json").write_text('{"loss":0.02}\n')
-        self.client.peft_import(model, adapter, self.exports, JOB, self.registry)
+        self.import_adapter(model, adapter)
+
+    def import_adapter(self, model: str, adapter: Path, *, job: str = JOB) -> None:
+        self.client.peft_import(model, adapter, self.exports, job, self.registry)
 
     def activate(self, model: str) -> None:
         self.client.peft_activate(model, self.registry)

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -155,19 +156,22 @@ def opened_store(config: AgentConfig, limits: Limits | None = None) -> Iterator[
         yield store
 
 
-def provider_table(config: AgentConfig, namespace: Namespace, *, epoch: Callable[[], int]) -> ProviderTable:
+def provider_table(
+    config: AgentConfig, namespace: Namespace, *, epoch: Callable[[], int], looks_only: bool = False
+) -> ProviderTable:
     """Every provider that the configuration enables.
 
     Args:
         config: what is enabled.
         namespace: the hive that they act on and observe.
         epoch: number of the hive's present life, without I/O.
+        looks_only: their observers change nothing, for commands that only read.
     """
     from ticket_agent.agent.providers import ProviderTable  # noqa: PLC0415 - start-up time
     from ticket_agent.gpu.compat import compat_lease_providers  # noqa: PLC0415 - start-up time
     from ticket_agent.gpu.lease import lease_providers  # noqa: PLC0415 - start-up time
 
-    peft_v1, peft_v2 = _peft_providers(config, namespace)
+    peft_v1, peft_v2 = _peft_providers(config, namespace, looks_only=looks_only)
     return ProviderTable(
         v1=peft_v1 | (compat_lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {}),
         v2=peft_v2 | (lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {}),
@@ -198,7 +202,7 @@ def peft_roots(config: AgentConfig) -> PeftRoots | None:
 
 
 def _peft_providers(
-    config: AgentConfig, namespace: Namespace
+    config: AgentConfig, namespace: Namespace, *, looks_only: bool
 ) -> tuple[dict[str, Provider[HostTicketSpec]], dict[str, Provider[HostTicketSpec]]]:
     """Those of version 1 and of version 2; without roots they refuse and say so."""
     from ticket_agent.agent.providers import NotEnabled  # noqa: PLC0415 - start-up time
@@ -207,6 +211,7 @@ def _peft_providers(
 
     roots = peft_roots(config)
     if roots is not None:
+        roots = replace(roots, looks_only=looks_only)
         return compat_peft_providers(roots, namespace), peft_providers(roots, namespace)
     refused: dict[str, Provider[HostTicketSpec]] = {
         action: NotEnabled(action, "its configuration names no directories in [peft]")

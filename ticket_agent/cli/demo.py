@@ -26,23 +26,39 @@ __all__ = ["demo"]
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Events as NDJSON; the last line sums up.")
 @click.option(
-    "--workers", type=click.IntRange(1, 16), default=4, show_default=True, help="Workers; three tickets each."
+    "--workers",
+    type=click.IntRange(1, 16),
+    default=4,
+    show_default=True,
+    help="GPU Workers; three tickets each.",
 )
+@click.option("--leases-only", is_flag=True, help="Leave the adapter and its directories out.")
 @click.option(
     "--keep",
     type=DirectoryPath(),
     help="Keep the journal here, to look at afterwards.",
 )
-def demo(*, as_json: bool, workers: int, keep: Path | None) -> None:
-    """Watch root-admitted lease tickets travel through the journal over a real TCP console.
+def demo(*, as_json: bool, workers: int, leases_only: bool, keep: Path | None) -> None:
+    """Watch root-admitted tickets travel through the journal over a real TCP console.
+
+    GPU leases are granted, renewed and released; a small adapter is exported, imported, activated and rolled
+    back on directories made for it.
 
     In the middle the agent is killed (SIGKILL) right after a lease write was applied and before its answer
     arrived; it is started again, observes what became of the write, and finishes every ticket exactly once.
+    Effects are counted without asking the agent: lease lines by the hive, adapter steps by the renames that
+    the kernel reports.
     """
     from ticket_agent.cli.demo_run import DemoError, DemoRun  # noqa: PLC0415 - start-up time
 
-    with _state_dir(keep) as state_dir:
-        run = DemoRun(state_dir=state_dir, workers=workers, show=_show_json if as_json else _show)
+    _refuse_used(keep)
+    with _folder() as folder:
+        run = DemoRun(
+            state_dir=keep or folder / "state",
+            roots_dir=None if leases_only else folder,
+            workers=workers,
+            show=_show_json if as_json else _show,
+        )
         try:
             books = run.perform()
         except DemoError as error:
@@ -54,16 +70,19 @@ def demo(*, as_json: bool, workers: int, keep: Path | None) -> None:
     sys.exit(int(Exit.OK if books.kept_promise else Exit.FAILURE))
 
 
-@contextlib.contextmanager
-def _state_dir(keep: Path | None) -> Iterator[Path]:
-    if keep is not None:
-        if os.path.lexists(keep) and (keep.is_symlink() or not keep.is_dir() or any(keep.iterdir())):
-            fail(f"{keep} exists and is no empty directory; name a new one", Exit.USAGE)
-        yield keep
+def _refuse_used(keep: Path | None) -> None:
+    if keep is None or not os.path.lexists(keep):
         return
+    if keep.is_symlink() or not keep.is_dir() or any(keep.iterdir()):
+        fail(f"{keep} exists and is no empty directory; name a new one", Exit.USAGE)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
     base = Path(tempfile.mkdtemp(prefix="ticket-agent-demo-"))
     try:
-        yield base / "state"
+        # Roots are named by their real path.
+        yield base.resolve()
     finally:
         shutil.rmtree(base, ignore_errors=True)
 

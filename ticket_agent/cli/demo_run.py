@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ticket_agent.cli.assembly import now_ms
+from ticket_agent.cli.demo_peft import PEFT_STEPS, PeftStory
 from ticket_agent.hive.reference import ConsoleServer, Fault, FaultKind, Faults, ReferenceHive, RefusalError
 from ticket_agent.journal.view import read_journal
+from ticket_agent.peft.errors import PeftError
 from ticket_agent.protocol.paths import LEASE_CTL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 __all__ = ["Books", "DemoError", "DemoRun", "Row"]
@@ -39,7 +41,7 @@ class DemoError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One ticket at the end: what the journal says and what the hive counted."""
+    """One ticket at the end: what the journal says, and what the hive and the kernel counted."""
 
     sequence: int
     ticket: str
@@ -53,7 +55,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
-    """Every ticket, checked against the hive's own count of applied effects."""
+    """Every ticket, checked against counts that the agent has no part in.
+
+    The hive counts the lease lines that it applied; the kernel, what was renamed into place.
+    """
 
     rows: tuple[Row, ...]
     kills: int
@@ -95,8 +100,24 @@ class Books:
 class DemoRun:
     """One performance of the demo."""
 
-    def __init__(self, *, state_dir: Path, workers: int, show: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        *,
+        state_dir: Path,
+        roots_dir: Path | None,
+        workers: int,
+        show: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """Prepare the hive.
+
+        Args:
+            state_dir: where the agent keeps its journal.
+            roots_dir: where directories for an adapter can be made; None leaves the adapter out.
+            workers: how many Workers submit lease tickets.
+            show: is told every event.
+        """
         self._state_dir = state_dir
+        self._roots_dir = roots_dir
         self._show = show
         self._token = secrets.token_hex(16)
         self._hive = ReferenceHive(clock=now_ms, gpus=tuple(f"GPU-{number}" for number in range(workers)))
@@ -114,20 +135,35 @@ class DemoRun:
         Raises:
             DemoError: the agent ended unexpectedly, or not every ticket ended in time.
         """
-        with ConsoleServer(self._hive, token=self._token, faults=self._faults()) as server:
-            self._say(
-                "hive", f"reference hive on 127.0.0.1:{server.port}, {len(self._workers)} READY Workers"
-            )
-            agent = self._start(server.port)
+        with (
+            self._told() as story,
+            ConsoleServer(self._hive, token=self._token, faults=self._faults()) as server,
+        ):
+            count = len(self._workers) + (story is not None)
+            self._say("hive", f"reference hive on 127.0.0.1:{server.port}, {count} READY Workers")
+            agent = self._start(server.port, story)
             try:
-                agent = self._pump(agent, server.port)
+                agent = self._pump(agent, server.port, story)
                 agent.send_signal(signal.SIGTERM)
                 if agent.wait(timeout=10) != 0:
                     raise DemoError(f"the agent ended with exit code {agent.returncode}")
             finally:
                 self._answer_may_go.set()
                 self._end(agent)
-        return self._books()
+            return self._books(story)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[PeftStory | None]:
+        if self._roots_dir is None:
+            yield None
+            return
+        try:
+            story = PeftStory(self._hive, self._roots_dir)
+        except (PeftError, OSError) as error:
+            text = f"directories for the adapter cannot be made, see --leases-only: {error}"
+            raise DemoError(text) from error
+        with story:
+            yield story
 
     # -- hive ------------------------------------------------------------------------------------------------
 
@@ -152,14 +188,20 @@ class DemoRun:
             self._kill_asked = True
             self._events.put({"event": "kill-now"})
 
-    def _submit_what_can_be(self) -> None:
+    def _submit_what_can_be(self, story: PeftStory | None) -> None:
+        # A refusal is "busy": an earlier ticket of the Worker is still open.
         for number, worker in enumerate(self._workers):
             todo = self._todo[worker.worker_id]
             if not todo:
                 continue
-            with contextlib.suppress(RefusalError):  # busy: an earlier ticket of this Worker is still open
+            with contextlib.suppress(RefusalError):
                 self._hive.submit(self._request(worker.worker_id, number, todo[0]))
                 todo.pop(0)
+        request = None if story is None else story.next_request()
+        if story is not None and request is not None:
+            with contextlib.suppress(RefusalError):
+                self._hive.submit(request)
+                story.submitted()
 
     def _request(self, worker_id: str, number: int, action: str) -> str:
         worker = self._hive.worker(worker_id)
@@ -185,9 +227,10 @@ class DemoRun:
 
     # -- agent -----------------------------------------------------------------------------------------------
 
-    def _start(self, port: int) -> subprocess.Popen[str]:
+    def _start(self, port: int, story: PeftStory | None) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "ticket_agent", "run", "--state-dir", str(self._state_dir)]
         command += ["--tcp-port", str(port), "--auth-token", f"env:{TOKEN_VARIABLE}", "--log-format", "json"]
+        command += [] if story is None else story.options
         agent = subprocess.Popen(  # noqa: S603 - our own command line
             command,
             env=os.environ | {TOKEN_VARIABLE: self._token},
@@ -213,12 +256,14 @@ class DemoRun:
                 self._events.put(event)
         self._events.put({"event": "agent-gone", "pid": agent.pid})
 
-    def _pump(self, agent: subprocess.Popen[str], port: int) -> subprocess.Popen[str]:
+    def _pump(
+        self, agent: subprocess.Popen[str], port: int, story: PeftStory | None
+    ) -> subprocess.Popen[str]:
         """Submit, show and kill until every ticket has ended; returns the agent that is alive then."""
-        wanted = len(self._workers) * len(STEPS)
+        wanted = len(self._workers) * len(STEPS) + (0 if story is None else len(PEFT_STEPS))
         deadline = time.monotonic() + DEADLINE_S
         while self._ended < wanted:
-            self._submit_what_can_be()
+            self._submit_what_can_be(story)
             if time.monotonic() > deadline:
                 raise DemoError(f"only {self._ended} of {wanted} tickets ended within {DEADLINE_S:.0f} s")
             try:
@@ -226,7 +271,7 @@ class DemoRun:
             except queue.Empty:
                 continue
             if event["event"] == "kill-now":
-                agent = self._kill_and_restart(agent, port)
+                agent = self._kill_and_restart(agent, port, story)
             elif event["event"] == "agent-gone":
                 if event["pid"] == agent.pid:
                     raise DemoError(f"the agent ended by itself with exit code {agent.wait()}")
@@ -237,7 +282,9 @@ class DemoRun:
                 self._show(event)
         return agent
 
-    def _kill_and_restart(self, agent: subprocess.Popen[str], port: int) -> subprocess.Popen[str]:
+    def _kill_and_restart(
+        self, agent: subprocess.Popen[str], port: int, story: PeftStory | None
+    ) -> subprocess.Popen[str]:
         agent.kill()
         agent.wait()
         self._kills += 1
@@ -245,7 +292,7 @@ class DemoRun:
         self._say(
             "killed", f"SIGKILL to agent {agent.pid}: its lease write was applied, the answer never arrived"
         )
-        fresh = self._start(port)
+        fresh = self._start(port, story)
         self._say("restarted", f"agent {fresh.pid} on the same journal")
         return fresh
 
@@ -260,7 +307,7 @@ class DemoRun:
 
     # -- books -----------------------------------------------------------------------------------------------
 
-    def _books(self) -> Books:
+    def _books(self, story: PeftStory | None) -> Books:
         receipts = {view.sequence: view.outcome or "none" for view in self._hive.admissions()}
         rows = []
         for record in sorted(
@@ -276,7 +323,9 @@ class DemoRun:
                     states=tuple(entry.state.value for entry in record.history),
                     outcome=record.result.outcome if record.result is not None else "none",
                     receipt=str(receipts.get(record.sequence, "none")),
-                    effects=self._effects_of(request["action"], request["operation_id"]),
+                    effects=story.effects_of(request["action"])
+                    if story is not None and request["action"] in PEFT_STEPS
+                    else self._effects_of(request["action"], request["operation_id"]),
                     results=len(self._hive.terminal_lines(key)),
                 )
             )

@@ -113,7 +113,7 @@ class HiveFacts:
         rebooted = look is not None and _rebooted(look, cursor)
         self.epoch = cursor.epoch + 1 if rebooted else cursor.epoch
         """The hive's life by the evidence of this look: the cursor's, or the one behind it."""
-        self._providers = provider_table(config, namespace, epoch=lambda: self.epoch)
+        self._providers = provider_table(config, namespace, epoch=lambda: self.epoch, looks_only=True)
 
     def of(self, record: Record) -> Found:
         """The facts of one operation; an executing one is observed."""

@@ -146,7 +146,7 @@ class _Asked:
         except HiveError as error:
             never_there = isinstance(error, HiveUnreachableError) and namespace.session == 0
             if never_there and self._hive_is_gone:
-                providers = provider_table(config, namespace, epoch=lambda: cursor.epoch)
+                providers = provider_table(config, namespace, epoch=lambda: cursor.epoch, looks_only=True)
                 return None, observed(providers, record, parsed_request(record))
             advice = "; if this hive never comes back, say so with --hive-is-gone" if never_there else ""
             fail(f"{error}{advice}", exit_of_hive(error))
