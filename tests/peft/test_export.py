@@ -23,6 +23,7 @@ from ticket_agent.journal.outcome import (
 )
 from ticket_agent.journal.record import own_plan
 from ticket_agent.peft import directory, export
+from ticket_agent.peft.errors import PeftIoError
 from ticket_agent.peft.export import ExportProvider
 from ticket_agent.peft.job import JOB_FILES
 from ticket_agent.peft.locks import RootLock
@@ -408,6 +409,39 @@ def test_a_link_under_the_staging_name_is_removed_and_not_followed(
     (places.exports / staging(plan)).symlink_to("../../outside", target_is_directory=True)
     assert isinstance(provider.execute(plan), Committed)
     assert not (places.exports / staging(plan)).is_symlink()
+
+
+def test_what_comes_at_the_last_moment_stays(
+    places: Places, provider: ExportProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = provider.plan(export_spec())
+    real = directory.Directory.rename
+
+    def rename(
+        self: directory.Directory, name: str, to: directory.Directory, new: str, *, replace: bool
+    ) -> None:
+        places.job.mkdir()
+        real(self, name, to, new, replace=replace)
+
+    monkeypatch.setattr(directory.Directory, "rename", rename)
+    assert isinstance(provider.execute(plan), Rejected)
+    assert list(places.job.iterdir()) == []
+    assert not (places.exports / staging(plan)).exists()
+
+
+def test_a_complete_job_that_cannot_be_read_now_is_looked_at_again(
+    places: Places, provider: ExportProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places.add_job()
+    plan = provider.plan(export_spec())
+
+    def fails(*_: object) -> None:
+        raise PeftIoError("reading", OSError("broken"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export, "read_job", fails)
+        assert isinstance(provider.execute(plan), Unobserved)
+    assert isinstance(provider.observe(plan), Committed)
 
 
 # -- observing ----------------------------------------------------------------------------------------------

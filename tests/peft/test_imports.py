@@ -579,6 +579,25 @@ def test_a_model_that_comes_at_the_last_moment(
     assert not staging(places, plan).exists()
 
 
+def test_an_empty_directory_that_comes_at_the_last_moment_stays(
+    places: Places, provider: ImportProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = provider.plan(import_spec())
+    real = directory.Directory.rename
+
+    def rename(
+        self: directory.Directory, name: str, to: directory.Directory, new: str, *, replace: bool
+    ) -> None:
+        if new == MODEL:
+            places.model.mkdir()
+        real(self, name, to, new, replace=replace)
+
+    monkeypatch.setattr(directory.Directory, "rename", rename)
+    assert isinstance(provider.execute(plan), Rejected)
+    assert list(places.model.iterdir()) == []
+    assert not staging(places, plan).exists()
+
+
 # -- observing ----------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import signal
+import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -115,7 +116,10 @@ def die_after(name: str, perform: Callable[[], Any]) -> Any:
 
 def in_child(body: Callable[[], object]) -> int:
     """Run ``body`` in a forked process; return what ``os.waitpid`` says of it."""
-    pid = os.fork()
+    with warnings.catch_warnings():
+        # Newer Pythons warn when other threads exist; the child uses none of them and leaves by a signal.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if pid == 0:
         try:
             body()
