@@ -255,11 +255,21 @@ def _literals(path: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(
-    "name", ["gpu/lease.py", "gpu/lease_verdict.py", "gpu/compat.py", "journal/recovery.py"]
+SPEAKERS = sorted(
+    [
+        *ROOT.glob("gpu/*.py"),
+        *ROOT.glob("peft/*.py"),
+        *(ROOT / f"journal/{name}.py" for name in ("recovery", "resolution")),
+        *(ROOT / f"ticket_agent/agent/{name}.py" for name in ("lanes", "predecessor", "steps", "takeover")),
+    ]
 )
-def test_messages_of_the_agent_stay_readable(name: str) -> None:
+
+
+@pytest.mark.parametrize("path", SPEAKERS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_messages_of_the_agent_stay_readable(path: Path) -> None:
     """A new message must bring its words along, or an exported journal shows stand-ins for them."""
-    words = _literals(ROOT / name)
-    assert words
-    assert words - WORDS == set()
+    assert _literals(path) - WORDS == set()
+
+
+def test_words_are_found_in_messages() -> None:
+    assert {"not", "active", "lease"} <= _literals(ROOT / "gpu" / "lease.py")

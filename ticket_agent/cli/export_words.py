@@ -14,51 +14,64 @@ LS NOT OFFLINE OK ONLINE PARSE PING PONG QUIESCED READY RELEASED TAIL TIMEOUT UN
 """
 
 _PLAIN = """
-a about above absent absolute ack acknowledge acknowledged acknowledgement action actions activate active
-adapter add admission admissions admit admitted adopted after again agent all allowed allowlist already
-altered although an and another answer answering anything appears appended applied archive are args argument
-arguments as ascii asked at attach attached attaches attempt attempts attribute auth back backslashreplace
-base be before behind belongs below beside binding bits blank blocks bom boot bound bounds bridge broke
-broken budget buffer build bus busy but by byte bytes call caller callers came can cannot cap carried
-carries carry cgroup changed changes character characters check chunk chunks claimed claims client close
-closed closing code command compare compat complete completion components confirmed conflict conflicts
-connect connected connection console consoles consumed contact container containers content contra control
-correlation corrupted could count credential ctl current cursor cut daemon data deadletter deadline debug
-decided decimal declares decode deeper delay denied depth detail device did differ different digest digits
-disk dispatch dmesg docker does done drain driver dropped drops dumps during each earlier effect either else
-empty enabled encode end ended ends epoch equals err error errors escape event evicted evidence exceeds
-execute executed executing exist expected expired expires export expose external extra failed fall false
-family faulted faults federation fell field file finish first five followed for forbid forbidden foreign
-forgot forgotten form format found four frame frames free from full gap garbage gateway gave generation gone
-got gpu gpus grammar grant grew group groups had handshake has have header health heartbeat held help here
-hex hexadecimal hint history hive hold holds hop host id idempotency identity idle if ignore import in
-incompatible infinities info install instance instead intake integer intent interrupt invalid inventory is
-issue it its job journal journaled json keep kernel key kill kind know known knows label last leading lease
-leases leaving left legacy length less letters level library lies lifecycle like limit limited line lines
-link list listed little loaded lock locked log logs lone long longer look looks lora loss lost lowercase
-lspci malformed manifest many mark matched max may mb mem member members memory message minute misread
-missing ml mode models modprobe module moment more most mount moved ms multiple must name names namespace
-needs nests network never new newest next no nobody non none not nothing now null number numbers nvidia
-object observe observed observing of off offer offers offset offsets often ok old older on once one only op
-open operating operation ops or order other our ours out outages outcome outside over own owner package
-parse pass passed passes past path paths payload pci peft pending percent performed pid pinned plain plan
-planning policy port possible power preempt preempted preemption preemptions prefix prepare printable
-priority probably problem proc processes program protocol provably proves provider published publishing py
-pynvml quarantined queen queued quota range rate raw reachable read reading readings reads ready reason
-reassembled reassembles reboot rebooted receipt recognise reconciled record recorded records recovery ref
-refusal refusals refuse refused refuses regular rejected relay release released reload remove renew renewal
-renewed repeated replace reports request required reservation reset resolved resource restart result results
-resume retained retention retirement returned rise role rollback root rules run running runtime s safe same
-say says schema security see seen send sent seq sequence serving session sessions set shard sharding short
-shorten should shows silent since single skipped slot slow smaller smi snapshot so source spawn speaks spec
-staged stale stands start starting starts state states status still stood stop stream streams strict string
-subject succeeded summary supervisor surrogate surrogatepass symbolic syntax system systemctl systemd tag
-take taken takes target task telemetry terminal terms text than that the then there this throttled through
-ticket tickets ties time timed timeout to token tokens too took tool total transition travel true trusted
-try ttl twice type unauthenticated unavailable uncertain unchanged under unix unknown unparsable unreachable
-unreadable unsigned up upgrade usage use used user uses utilisation uuid v valid value verb verified version
-violate violation visible wait waiting waits warning was way were when where whether which while wire with
-withdrawn within without worked worker would write written wrong wrote yet z
+a about above absent absolute accept accepted account ack acknowledge acknowledged acknowledgement action
+actions activate active adapted adapter add admission admissions admit admitted adopted after again agent
+agree alive all allowed allowlist alone already altered although among an and announce announces another
+answer answering anything appears appended applied archive are args argument arguments around as ascii asked
+asking at attach attached attaches attempt attempts attribute auth available away back backslashreplace base
+be been before begin beginning begun behind belong belongs below beside between bias biases binary binding
+bits blank blanks blocks bom boot both bound bounds bridge broke broken budget buffer build bus busy but by
+byte bytes call caller callers came can cannot cap carried carries carry case cgroup changed changes
+character characters check checked chmod chunk chunks claimed claims client close closed closing code colon
+command commit compare compat complete completion components configuration confirmed conflict conflicts
+connect connected connection console consoles consumed contact contain container containers contains content
+contra control convert copied correct correlation corrupted could count counts create creating credential
+ctl current cursor cut daemon damaged data deadletter deadline debug decided decimal declares decode deeper
+delay denied depth detail device did differ different differs digest digits dimensions directory disagree
+disk dispatch dispatched dispatches dmesg do docker does done dots dotted drain driver dropped drops dtype
+dtypes dumps durable during each earlier early effect either elements else embedding empty enabled encode
+end ended ends entries entry epoch equals err error errors escape evaluated event evicted evidence exactly
+exceeds execute executed executing exist exists expected expire expired expires export expose external extra
+failed fall false family faulted faults federation fell field file files finish finished finishes first
+fitting five followed follows for forbid forbidden foreign forgot forgotten form format former found four
+frame frames free from full gap garbage gateway gave generation give gives gone got gpu gpus grammar grant
+grew group groups had half hand handshake happened hard has have header health heartbeat held help here hex
+hexadecimal hint history hive hold holds hop host how id idempotency identity idle if ignore import in
+incompatible infinities info install instance instead intake integer integers intent interrupt interrupted
+into invalid inventory is issue it its job journal journaled journals json just keep kept kernel key kill
+kind knew know known knows label lane lanes last lately layer layout leading lease leases least leave
+leaving left legacy length less let letters level levels library lies life lifecycle like limit limited line
+lines link list listed listing lists little loaded lock locked locking locks log logs lone long longer look
+looking looks lora loss lost lower lowercase lspci magnitude make making malformed manifest many mark
+matched max may mb mean meanwhile mem member members memory message methods minute mismatch misread missing
+ml mode model models modprobe module moment more most mount mounts move moved moving ms multiple must name
+named names namespace needs neither nests network never new newest next no nobody non none nor not nothing
+now null number numbers nvidia object objects observation observe observed observer observing of off offer
+offers offset offsets often ok old older on once one only op open opened opening operating operation ops or
+order other others our ours out outages outcome outside over overlap own owner package pair pairs parse part
+pass passed passes past path paths pattern payload pci peft pending percent performed permission pid pinned
+pins place plain plan planned planning point pointer policy port possible power preempt preempted preemption
+preemptions prefix prepare previous printable priority probably problem proc process processes program
+protocol provably proves provider published publishes publishing py pynvml quarantined queen queued quota
+range rank ranks rate raw reachable read readers reading readings reads ready real reason reassembled
+reassembles reboot rebooted receipt recognise reconciled record recorded records recovery ref refusal
+refusals refuse refused refuses registry regular rejected relative relay release released reload remove
+removed removes removing renew renewal renewed repeated replace replaced replay reports request required
+reservation reset resolution resolved resource restart result results resume retained retention retirement
+return returned right rise role rollback room root rule rules run running runtime s safe safetensors same
+save saving say says schema second security see seen send sent seq sequence serving session sessions set
+several shape shard sharding short shorten shorter should shows silent since single skipped slash slot slow
+smaller smi snapshot so socket some somebody source space spawn speaks spec staged staging stale stands
+start starting starts state states status stays still stood stop stream streams strict string strings
+subject succeeded summary supervisor supported sure surrogate surrogatepass symbolic symlink syncing syntax
+system systemctl systemd table tag take taken takeover takes target task telemetry tell tells tensor tensors
+terminal terms text than that the then there this throttled through ticket tickets ties time timed timeout
+to token tokens too took tool total touched transformers transition transport travel true trusted try ttl
+twice two type unauthenticated unavailable uncertain unchanged undecided under unexpected unfinished unix
+unknown unmount unparsable unreachable unreadable unsigned up upgrade upper usable usage use used user uses
+utilisation uuid v valid value vector verb verified version violate violation visible wait waiting waits
+warning was way were what when where whether which while who whole whose will wire with withdrawn within
+without worked worker would write writer writing written wrong wrote yet z
 """
 
 WORDS: frozenset[str] = frozenset((_PROTOCOL + _PLAIN).split())
