@@ -18,6 +18,8 @@ from ticket_agent.exits import Exit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ticket_agent.hive.reference import ReferenceHive
+
 __all__ = ["EmbeddedHive", "embedded_hive", "hive"]
 
 
@@ -97,10 +99,8 @@ def serve(
         STRICT_A,
         ConsoleServer,
         Faults,
-        LabError,
         ReferenceHive,
         parse_fault,
-        sample_job,
     )
 
     stop = stop_on_signals()
@@ -118,11 +118,7 @@ def serve(
     )
     names = [model.spawn_worker("worker-gpu").worker_id for _ in range(workers)]
     lora_names = [model.spawn_worker("worker-lora").worker_id for _ in range(lora_workers)]
-    try:
-        for job_id in export_jobs:
-            model.exports.publish(job_id, sample_job())
-    except LabError as error:
-        fail(str(error), Exit.USAGE)
+    _publish(model, export_jobs)
     try:
         server = ConsoleServer(model, port=port, token=secret, faults=faults, lab_port=lab_port)
         server.start()
@@ -141,6 +137,16 @@ def serve(
         stop.wait()
     finally:
         server.stop()
+
+
+def _publish(model: ReferenceHive, export_jobs: tuple[str, ...]) -> None:
+    from ticket_agent.hive.reference import LabError, sample_job  # noqa: PLC0415 - start-up time
+
+    try:
+        for job_id in export_jobs:
+            model.exports.publish(job_id, sample_job())
+    except LabError as error:
+        fail(str(error), Exit.USAGE)
 
 
 def _token(reference: str | None) -> str:
