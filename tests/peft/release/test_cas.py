@@ -224,12 +224,15 @@ def test_after_a_failed_write_nothing_is_changed(
         assert again.objects.store(DATA) == NAME
 
 
-def test_a_failed_directory_sync_is_final(here: PrivateRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_failed_directory_sync_is_final(
+    here: PrivateRoot, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     real = os.fsync
 
     def failing(fd: int) -> None:
         if stat.S_ISDIR(os.fstat(fd).st_mode):
-            raise OSError(errno.EIO, "Input/output error")
+            raise OSError(code, os.strerror(code))
         real(fd)
 
     monkeypatch.setattr(os, "fsync", failing)
