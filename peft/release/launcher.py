@@ -14,7 +14,7 @@ import select
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -96,16 +96,16 @@ class ConfinedLauncher:
         with ExitStack() as stack:
             try:
                 dir_fd, lock_fd = _make_run_dir(command.run_dir, stack, home=wrapped.home_in_run_dir)
-                answer = self._run_supervisor(wrapped, spec, dir_fd, lock_fd)
+                process = self._start_supervisor(wrapped, dir_fd, lock_fd)
             except OSError as error:
                 raise LaunchRefusedError(f"starting {command.launch_id}: {error}") from error
+            answer = self._ask(process, spec)
         self._judge(phase, answer)
         return phase
 
-    def _run_supervisor(self, wrapped: Wrapped, spec: bytes, dir_fd: int, lock_fd: int) -> bytes:
-        """Start a supervisor and return what it answers; nothing when it says nothing in time."""
+    def _start_supervisor(self, wrapped: Wrapped, dir_fd: int, lock_fd: int) -> subprocess.Popen[bytes]:
         python = (sys.executable, "-I", "-S", "-c", _BOOTSTRAP, str(_PACKAGE_ROOT))
-        process = subprocess.Popen(  # noqa: S603 - our own program
+        return subprocess.Popen(  # noqa: S603 - our own program
             [*wrapped.supervisor_prefix, *python, str(dir_fd), str(lock_fd)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -115,15 +115,15 @@ class ConfinedLauncher:
             pass_fds=(dir_fd, lock_fd),
             start_new_session=True,
         )
+
+    def _ask(self, process: subprocess.Popen[bytes], spec: bytes) -> bytes:
+        """Give a supervisor its task and return what it answers; nothing when it says nothing in time."""
         deadline = time.monotonic() + self._start_timeout_s
         assert process.stdin is not None
         assert process.stdout is not None
         with process.stdout as answers:
-            try:
-                with process.stdin as stdin:
-                    stdin.write(spec)
-            except BrokenPipeError:
-                pass  # it says why
+            with suppress(OSError), process.stdin as stdin:
+                stdin.write(spec)
             answer = _read_line(answers.fileno(), deadline)
         try:
             process.wait(max(0.1, deadline - time.monotonic()))

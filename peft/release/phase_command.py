@@ -50,6 +50,7 @@ _FIXED: Final[Mapping[str, str]] = MappingProxyType(
         "LANG": "C.UTF-8",
         "PYTHONNOUSERSITE": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     }

@@ -63,11 +63,7 @@ def read_log(dir_fd: int) -> PhaseLog:
     Raises:
         OSError: the file system failed.
     """
-    offsets = sorted(
-        int(match[1])
-        for name in os.listdir(dir_fd)
-        if (match := OUTPUT_NAME.fullmatch(name))
-    )
+    offsets = sorted(int(match[1]) for name in os.listdir(dir_fd) if (match := OUTPUT_NAME.fullmatch(name)))
     pieces: list[Piece] = []
     for offset in offsets[:_MAX_PIECES]:
         try:

@@ -113,6 +113,20 @@ class RunningPhase:
         with self._opened() as dir_fd:
             return PhaseLog(pieces=()) if dir_fd is None else read_log(dir_fd)
 
+    def wait(self, timeout_s: float) -> PhaseState:
+        """Wait for its end, at most so many seconds; otherwise as :meth:`poll`. Not for the agent's loop."""
+        deadline = time.monotonic() + timeout_s
+        while isinstance(state := self.poll(), Running) and (left := deadline - time.monotonic()) > 0:
+            pidfd = None if state.record is None else open_process(state.record.supervisor)
+            if pidfd is None:
+                time.sleep(_PAUSE_S)
+                continue
+            try:
+                wait_gone(pidfd, left)
+            finally:
+                os.close(pidfd)
+        return state
+
     def stop(self, *, timeout_s: float = _STOP_S) -> PhaseState:
         """End it and everything that it started, at once and for certain. Idempotent.
 

@@ -29,7 +29,7 @@ class SuperviseSpec:
         rlimits: soft and hard limit by the name of the resource.
         no_new_privileges: set here; a confining program may need to set it itself.
         bounds: of the output that is kept.
-        end_commands: commands that end what is not a descendant of ours; code 0 is success, and 5, no such unit.
+        end_commands: commands that end what is not a descendant of ours; code 0 or 5 (absent) is success.
     """
 
     launch_id: str
