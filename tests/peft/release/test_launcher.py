@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,7 +33,6 @@ from ticket_agent.peft.release.running_phase import Finished, Lost, NotStarted, 
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from ticket_agent.peft.release.confine import Confinement, Wrapped
     from ticket_agent.peft.release.phase_command import PhaseCommand
@@ -143,16 +145,13 @@ import signal; signal.pause()
 
 def _killed_agent(stage: Stage, command: PhaseCommand) -> None:
     """Let another process start the phase, and kill it with everything in its process group."""
-    import pickle
-
     agent = subprocess.Popen(
         [sys.executable, "-c", AGENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
     with agent:
         assert agent.stdin is not None
         assert agent.stdout is not None
-        values = {name: getattr(command, name) for name in command.__slots__}
-        agent.stdin.write(pickle.dumps((stage.confinement, type(command)(**values))))
+        agent.stdin.write(pickle.dumps((stage.confinement, command)))
         agent.stdin.close()
         assert agent.stdout.readline() == b"started\n"
         os.killpg(agent.pid, signal.SIGKILL)
@@ -371,8 +370,6 @@ class _Breaking:
         self.prefix = prefix
 
     def wrap(self, command: PhaseCommand, *, marker: str, tasks: int) -> Wrapped:
-        from dataclasses import replace
-
         return replace(self.inner.wrap(command, marker=marker, tasks=tasks), supervisor_prefix=self.prefix)
 
 
@@ -485,7 +482,8 @@ with staged(disk, confinement) as stage:
     (stage.work / "go").write_bytes(b"")
     state = phase.wait(20)
     assert isinstance(state, Finished), state
-    print(state.record.reason, state.record.code, state.record.output_bytes, state.record.output_lost_bytes > 0)
+    record = state.record
+    print(record.reason, record.code, record.output_bytes, record.output_lost_bytes > 0)
 """
 
 
@@ -493,7 +491,7 @@ with staged(disk, confinement) as stage:
 def test_a_full_disk_costs_output_and_not_the_outcome(stage: Stage) -> None:
     disk = stage.folder / "disk"
     disk.mkdir()
-    support = os.path.dirname(sys.modules["phase_support"].__file__ or "")
+    support = Path(sys.modules["phase_support"].__file__ or "").parent
     script = stage.folder / "script.py"
     script.write_text(FULL_DISK)
     mount = f"mount -t tmpfs -o size=512k tmpfs {disk}"
