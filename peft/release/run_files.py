@@ -259,7 +259,7 @@ def _read(dir_fd: int, name: str, schema: str) -> dict[str, Any] | None:
     finally:
         os.close(fd)
     value: object = None
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         value = json.loads(data)
     if len(data) > MAX_RUN_FILE_BYTES or not isinstance(value, dict) or value.pop("schema", None) != schema:
         raise RunFileError(f"{name} is damaged or of another version ({len(data)} bytes)")
