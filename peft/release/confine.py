@@ -42,6 +42,9 @@ _SYSTEM_FILES: Final = tuple(
 )
 """What programs need to start and to name themselves; no resolver, no certificates, no configuration."""
 
+_KERNEL_SETTINGS: Final = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
+"""They belong to root, and root without any capability is still their owner."""
+
 _MANAGER_VARIABLES: Final = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
 _UNIT: Final = re.compile(r"ticket-agent-phase-[0-9a-f]{16}\.service")
 _TMP: Final = "/tmp"  # noqa: S108 - the phase's private one
@@ -139,6 +142,8 @@ class Bubblewrap:
             elif path in self.present:
                 options += ["--ro-bind", path, path]
         options += ["--proc", "/proc", "--dev", "/dev"]
+        for path in _KERNEL_SETTINGS:
+            options += ["--ro-bind-try", path, path]
         for path in ("/dev/shm", _TMP):  # noqa: S108 - inside
             options += ["--size", size, "--perms", "0700", "--tmpfs", path]
         for device in command.devices:
@@ -201,6 +206,8 @@ class SystemdRun:
         unit = unit_name(command.launch_id)
         ways = (self.program, f"--{self.scope}", "--quiet", "--collect")
         options = ["--wait", "--pipe", "--service-type=exec", f"--unit={unit}"]
+        # No descendant of the supervisor, and yet it shall not outlive it.
+        options += [f"--property={name}={_scope_of(unit)}" for name in ("BindsTo", "After")]
         options += [f"--property={line}" for line in _properties(command)]
         inside = phase_environment(command, marker=marker, home=_TMP)
         settings = [f"{name}={value}" for name, value in sorted(inside.items())]
@@ -220,9 +227,14 @@ class SystemdRun:
             unit=unit,
             end_commands=end_unit_commands(self.control, self.scope, unit),
             # In a scope of its own: stopping the agent's service must not end those who watch its phases.
-            supervisor_prefix=(*ways, "--scope", f"--unit={unit.removesuffix('.service')}-watch.scope", "--"),
+            supervisor_prefix=(*ways, "--scope", f"--unit={_scope_of(unit)}", "--"),
             supervisor_environment=dict(self.manager),
         )
+
+
+def _scope_of(unit: str) -> str:
+    """Where the supervisor of a unit lives."""
+    return f"{unit.removesuffix('.service')}-watch.scope"
 
 
 def end_unit_commands(control: str, scope: str, unit: str) -> tuple[tuple[str, ...], ...]:
@@ -275,7 +287,7 @@ def _properties(command: PhaseCommand) -> list[str]:
         lines.append(f"LimitAS={limits.address_space_bytes}")
     lines += [f"BindReadOnlyPaths={_quoted(path)}" for path in command.read_only]
     lines += [f"BindPaths={_quoted(path)}" for path in command.writable]
-    lines.append(f"InaccessiblePaths={_quoted(command.run_dir)}")
+    lines.append(f"InaccessiblePaths=-{_quoted(command.run_dir)}")
     return lines
 
 

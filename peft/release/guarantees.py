@@ -97,7 +97,7 @@ _WORDS: Final[Mapping[Guarantee, tuple[str, str]]] = {
     ),
     Guarantee.NO_NEW_PRIVILEGES: ("no program can gain privileges", "set-user-id programs gain privileges"),
     Guarantee.CAPABILITIES: (
-        "no capability, root or not",
+        "no capability and no kernel setting, even for root",
         "has the capabilities of the agent's account",
     ),
     Guarantee.PROCESSES: (
@@ -132,7 +132,7 @@ def judge(facts: Mapping[str, Any], expected: Expected) -> tuple[Verdict, ...]:
         Guarantee.FILE_SIZE: facts["file_limit_held"],
         Guarantee.TREE: own["pid"] or _in_unit(facts["cgroup"], expected.unit),
         Guarantee.NO_NEW_PRIVILEGES: facts["no_new_privileges"],
-        Guarantee.CAPABILITIES: facts["capabilities"] == 0,
+        Guarantee.CAPABILITIES: facts["capabilities"] == 0 and not facts["changes_kernel"],
         Guarantee.PROCESSES: facts["pids_max"].isdigit()
         or (facts["uid"] != 0 and limits["RLIMIT_NPROC"] != _UNLIMITED),
         Guarantee.ADDRESS_SPACE: limits["RLIMIT_AS"] != _UNLIMITED,

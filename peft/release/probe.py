@@ -28,6 +28,7 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
         "no_new_privileges": status.get("NoNewPrivs") == "1",
         "capabilities": int(status.get("CapEff", "-1"), 16),
         "uid": os.getuid(),
+        "changes_kernel": os.access("/proc/sys/kernel/core_pattern", os.W_OK),
         "sees_canary": Path(asked["canary"]).exists(),
         "sees_run_dir": _lists(asked["run_dir"]),
         "reads_input": _lists(asked["input"]),

@@ -100,7 +100,7 @@ class ExitRecord:
         reason: why it ended.
         code: exit code, or None when it was killed or never ran.
         signal: number of the signal that killed it, or None. A confining program that runs in between
-            reports the death by signal n of what it ran as code 128 + n.
+            reports the death by signal n of what it ran as a code: bubblewrap as 128 + n, systemd-run as 255.
         started_unix_ms: when it was started.
         ended_unix_ms: when nothing of it was left.
         output_bytes: how much it wrote.

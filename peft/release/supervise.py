@@ -39,6 +39,7 @@ from ticket_agent.peft.release.supervise_spec import MAX_SPEC_BYTES, SuperviseSp
 __all__ = ["main"]
 
 _CHUNK: Final = 64 * 1024
+_MAX_PIPE_BYTES: Final = 1 << 20
 _TICK_S: Final = 1.0
 """Longest sleep: a clock that stands still while the host is suspended must not stretch the deadline."""
 _ENDING_PAUSE_S: Final = 0.002
@@ -140,10 +141,12 @@ class _Supervisor:
         return bool(data)
 
     def _drain(self) -> None:
-        """Take what is left in the pipe; nobody is left to write more than that."""
+        """Take what the pipe can hold, and no more: a service that we do not end ourselves may still write."""
+        taken = 0
         with suppress(BlockingIOError):
-            while data := os.read(self._output, _CHUNK):
+            while taken < _MAX_PIPE_BYTES and (data := os.read(self._output, _CHUNK)):
                 self._ring.write(data)
+                taken += len(data)
 
     def _reap(self) -> bool:
         """Collect what ended; False when there is nothing below us any more."""

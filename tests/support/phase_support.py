@@ -10,16 +10,16 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ticket_agent.peft.release.confine import Bubblewrap, Confinement, Unconfined
+from ticket_agent.peft.release.confine import Bubblewrap, Confinement, SystemdRun, Unconfined
 from ticket_agent.peft.release.launcher import ConfinedLauncher, PhaseCommand, python_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from ticket_agent.peft.release.running_phase import RunningPhase
 
@@ -43,11 +43,22 @@ def _why_no_bubblewrap() -> str | None:
 _WHY_NOT = _why_no_bubblewrap()
 needs_bubblewrap = pytest.mark.skipif(_WHY_NOT is not None, reason=str(_WHY_NOT))
 
+
+def _systemd() -> SystemdRun | None:
+    """When a user manager runs for us; see ``systemd_manager`` for one where there is none."""
+    if not Path(os.environ.get("XDG_RUNTIME_DIR", "/nonexistent"), "systemd/private").exists():
+        return None
+    return SystemdRun.of_host("/usr/bin/systemd-run", "/usr/bin/systemctl", "user", os.environ)
+
+
 BUBBLEWRAP: Confinement | None = _bubblewrap()
+SYSTEMD: Confinement | None = _systemd()
 CONFINEMENTS = [
     pytest.param(Unconfined(), id="unconfined"),
     pytest.param(BUBBLEWRAP, id="bubblewrap", marks=needs_bubblewrap),
 ]
+if SYSTEMD is not None:
+    CONFINEMENTS.append(pytest.param(SYSTEMD, id="systemd"))
 
 TELL = (
     "import os, signal, sys\nfifo = os.open('told', os.O_WRONLY)\ntell = lambda text: os.write(fifo, text)\n"

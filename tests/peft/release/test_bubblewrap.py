@@ -141,9 +141,19 @@ libc = ctypes.CDLL(None, use_errno=True)
 status = dict(line.rstrip().split(":", 1) for line in open("/proc/self/status"))
 mounted = libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, None)
 print(json.dumps([os.getuid(), status["CapEff"].strip(), status["NoNewPrivs"].strip(), mounted,
-    tried(os.mknod, "device", 0o020600, os.makedev(1, 3)), tried(os.chown, "/tmp", 1, 1)]))
+    tried(os.mknod, "device", 0o020600, os.makedev(1, 3)), tried(os.chown, "/tmp", 1, 1),
+    tried(open, "/proc/sys/kernel/core_pattern", "r+"), tried(open, "/proc/sys/vm/drop_caches", "w")]))
 """
-    assert answer(stage, code) == [0, "0" * 16, "1", -1, "PermissionError 1", "PermissionError 1"]
+    assert answer(stage, code) == [
+        0,
+        "0" * 16,
+        "1",
+        -1,
+        "PermissionError 1",
+        "PermissionError 1",
+        "OSError 30",
+        "OSError 30",
+    ]
 
 
 def test_this_package_and_its_interpreter_run_inside(stage: Stage) -> None:

@@ -57,6 +57,10 @@ def test_bubblewrap() -> None:
         *("--symlink", "usr/bin", "/bin"),
         *("--ro-bind", "/etc/hosts", "/etc/hosts"),
         *("--proc", "/proc", "--dev", "/dev"),
+        *("--ro-bind-try", "/proc/sys", "/proc/sys"),
+        *("--ro-bind-try", "/proc/sysrq-trigger", "/proc/sysrq-trigger"),
+        *("--ro-bind-try", "/proc/irq", "/proc/irq"),
+        *("--ro-bind-try", "/proc/bus", "/proc/bus"),
         *("--size", "33", "--perms", "0700", "--tmpfs", "/dev/shm"),
         *("--size", "33", "--perms", "0700", "--tmpfs", "/tmp"),
         # Outer before inner: the inputs in the working directory stay read-only.
@@ -92,8 +96,10 @@ def test_systemd() -> None:
         *("PrivateNetwork=yes", "PrivateTmp=yes", "PrivateDevices=yes", "ProtectSystem=strict"),
         *("ProtectHome=tmpfs", "NoNewPrivileges=yes", "CapabilityBoundingSet=", "KillMode=control-group"),
         *("KillSignal=SIGKILL", "Restart=no", "LimitFSIZE=11", "TasksMax=22", "RuntimeMaxSec=3500ms"),
-        *("BindPaths=/p/work", "BindReadOnlyPaths=/p/work/inputs", "InaccessiblePaths=/p/run"),
+        *("BindPaths=/p/work", "BindReadOnlyPaths=/p/work/inputs", "InaccessiblePaths=-/p/run"),
         "WorkingDirectory=/p/work",
+        "BindsTo=ticket-agent-phase-14069429150abcbf-watch.scope",
+        "After=ticket-agent-phase-14069429150abcbf-watch.scope",
     } <= set(properties)
     assert not [line for line in properties if line.startswith(("MemoryMax", "CPUQuota", "LimitAS"))]
     inside = phase_environment(command(), marker="m", home="/tmp")

@@ -44,6 +44,13 @@ ENDED = ExitRecord(
     output_lost_bytes=0,
 )
 BODY: dict[str, Any] = {"schema": "ticket-agent-phase-exit/v1", **asdict(ENDED)}
+LONG = [
+    json.dumps(BODY).encode() + b" " * MAX_RUN_FILE_BYTES,
+    b"[" * 4000,
+    b"9" * 4000,
+    b'{"schema":"x"}',
+    b"{}",
+]
 PROCESS = ProcessIdentity(pid=7, start_ticks=8, boot_id="b")
 STARTED = RunRecord(
     launch_id="op.train",
@@ -138,7 +145,7 @@ def test_an_end_without_a_member_is_refused(folder: int, tmp_path: Path, name: s
         read_exit(folder)
 
 
-@given(st.binary(max_size=200) | st.just(json.dumps(BODY).encode() + b" " * MAX_RUN_FILE_BYTES))
+@given(st.binary(max_size=200) | st.sampled_from(LONG))
 def test_any_bytes_are_refused(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
         for file in (EXIT_FILE, RUNNING_FILE):
