@@ -98,6 +98,7 @@ class ConfinedLauncher:
                 dir_fd, lock_fd = _make_run_dir(command.run_dir, stack, home=wrapped.home_in_run_dir)
                 process = self._start_supervisor(wrapped, dir_fd, lock_fd)
             except OSError as error:
+                _remove_run_dir(command.run_dir)
                 raise LaunchRefusedError(f"starting {command.launch_id}: {error}") from error
             answer = self._ask(process, spec)
         self._judge(phase, answer)
@@ -185,6 +186,15 @@ def _make_run_dir(path: Path, stack: ExitStack, *, home: bool) -> tuple[int, int
     os.fsync(dir_fd)
     os.fsync(parent)
     return dir_fd, lock_fd
+
+
+def _remove_run_dir(path: Path) -> None:
+    """Undo a start that failed before there was a supervisor, so that it may be tried again."""
+    with suppress(OSError):
+        (path / LOCK_FILE).unlink(missing_ok=True)
+        if (path / "tmp").exists():
+            (path / "tmp").rmdir()
+        path.rmdir()
 
 
 def _check_paths(command: PhaseCommand) -> None:

@@ -33,6 +33,8 @@ _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLO
 _OPEN_LOCK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _STOP_S: Final = 1.0
 _PAUSE_S: Final = 0.005
+_POLITE_SHARE: Final = 0.4
+"""Of the time there is, what the supervisor gets to end everything itself before it is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,19 +236,18 @@ def _is_held(dir_fd: int) -> bool:
 
 
 def _end_supervisor(record: RunRecord, deadline: float) -> None:
-    """Ask the supervisor to end everything; kill it, and its child with it, when half of the time is over."""
+    """Ask the supervisor to end everything; kill it, and its child with it, when a part of the time is over."""
     pidfd = open_process(record.supervisor)
     if pidfd is None:
         time.sleep(_PAUSE_S)  # about to be gone: its lock is released in this moment
         return
     try:
-        left = deadline - time.monotonic()
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number, share in ((signal.SIGTERM, _POLITE_SHARE), (signal.SIGKILL, 1.0)):
             try:
                 signal.pidfd_send_signal(pidfd, number)
             except ProcessLookupError:
                 return
-            if wait_gone(pidfd, left / 2):
+            if wait_gone(pidfd, (deadline - time.monotonic()) * share):
                 return
     except PermissionError as error:
         raise PhaseStopError(f"the supervisor of {record.launch_id} runs under another account") from error

@@ -141,7 +141,7 @@ class _Supervisor:
         return bool(data)
 
     def _drain(self) -> None:
-        """Take what the pipe can hold, and no more: a service that we do not end ourselves may still write."""
+        """Take what the pipe can hold, and no more: a service that is not below us may still write."""
         taken = 0
         with suppress(BlockingIOError):
             while taken < _MAX_PIPE_BYTES and (data := os.read(self._output, _CHUNK)):

@@ -502,3 +502,59 @@ def test_a_full_disk_costs_output_and_not_the_outcome(stage: Stage) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["No space left on device", "exited 0 6553600 True"]
+
+
+def test_a_start_that_fails_before_its_supervisor_can_be_repeated(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = stage.command("print('once')")
+    with monkeypatch.context() as broken:
+        broken.setattr(sys, "executable", "/nonexistent/python")
+        with pytest.raises(LaunchRefusedError, match="No such file"):
+            stage.launcher.start(command)
+    assert not command.run_dir.exists()
+    assert ended(stage.launcher.start(command)).succeeded
+
+
+KILLS = 8
+AGENT_THAT_DIES = """
+import os, pickle, sys
+from ticket_agent.peft.release.launcher import ConfinedLauncher
+launcher, command = pickle.loads(sys.stdin.buffer.read())
+launcher = ConfinedLauncher(launcher)
+print("now", flush=True)
+launcher.start(command)
+print("started", flush=True)
+"""
+
+
+def test_an_agent_killed_while_it_starts_a_phase_leaves_no_doubt(stage: Stage) -> None:
+    """At whatever moment: the phase ran once, or it is known that it never will."""
+    seen = set()
+    for step in range(KILLS):
+        command = stage.command(f"open('effect-{step}', 'a').write('x')")
+        with subprocess.Popen(
+            [sys.executable, "-c", AGENT_THAT_DIES], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as agent:
+            assert agent.stdin is not None
+            assert agent.stdout is not None
+            agent.stdin.write(pickle.dumps((stage.confinement, command)))
+            agent.stdin.close()
+            assert agent.stdout.readline() == b"now\n"
+            if step == KILLS - 1:
+                agent.stdout.readline()
+            else:
+                time.sleep(step * 0.008)  # somewhere inside
+            agent.kill()
+        state = RunningPhase(command.run_dir, launch_id=command.launch_id).wait(WAIT_S)
+        effect = stage.work / f"effect-{step}"
+        if isinstance(state, Finished):
+            assert effect.read_text() == "x"
+        else:
+            assert state == NotStarted()
+            assert not effect.exists()
+        seen.add(type(state))
+        if command.run_dir.exists():
+            with pytest.raises(LaunchRefusedError):
+                stage.launcher.start(command)
+    assert Finished in seen

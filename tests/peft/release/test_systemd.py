@@ -13,8 +13,15 @@ from systemd_manager import under_manager, why_not
 from ticket_agent.peft.release import detect
 from ticket_agent.peft.release.guarantees import REQUIRED, Guarantee
 
-_WHY_NOT = why_not()
-needs_manager = pytest.mark.skipif(_WHY_NOT is not None, reason=str(_WHY_NOT))
+
+@pytest.fixture(scope="module")
+def manager() -> None:
+    """Skip with the reason where no manager can be made."""
+    if reason := why_not():
+        pytest.skip(reason)
+
+
+needs_manager = pytest.mark.usefixtures("manager")
 
 CHOSEN = (
     "exit_code_is_kept",
