@@ -73,7 +73,7 @@ ALLOWED_VARIABLES: Final = frozenset(
 _MAX_VALUE: Final = 4096
 _MAX_ARGUMENTS_BYTES: Final = 64 * 1024
 _MAX_DEADLINE_S: Final = 86_400.0
-_LAUNCH_ID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,126}[A-Za-z0-9])?")
+_LAUNCH_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _GIB: Final = 1 << 30
 
 
@@ -110,7 +110,8 @@ class PhaseCommand:
     """One process to start, once.
 
     Attributes:
-        launch_id: names this launch among all: letters, digits, ``_.-``, at most 128 characters.
+        launch_id: names this launch among all: 1 to 128 letters, digits, ``_``, ``.`` and ``-``, the
+            first a letter, a digit or ``_``.
         argv: program by absolute path, and its arguments. Visible to other accounts: no secrets.
         run_dir: directory to be made for this launch; that it exists already means it was launched before.
         working_dir: where the process starts; below one of the paths that it can see.
@@ -140,7 +141,7 @@ class PhaseCommand:
 
     def __post_init__(self) -> None:
         if not _LAUNCH_ID.fullmatch(self.launch_id):
-            raise LaunchRefusedError(f"launch id {shown(self.launch_id)} is not 1 to 128 of [A-Za-z0-9_.-]")
+            raise LaunchRefusedError(f"launch id {shown(self.launch_id)} is not 1 to 128 of A-Za-z0-9_.-")
         _check_arguments(self.argv)
         if not 0 < self.deadline_s <= _MAX_DEADLINE_S:
             raise LaunchRefusedError(f"a phase's deadline of {self.deadline_s} s is not in (0, 86400]")

@@ -236,7 +236,7 @@ def _is_held(dir_fd: int) -> bool:
 
 
 def _end_supervisor(record: RunRecord, deadline: float) -> None:
-    """Ask the supervisor to end everything; kill it, and its child with it, when a part of the time is over."""
+    """Ask the supervisor to end everything; kill it, and its child with it, when it does not."""
     pidfd = open_process(record.supervisor)
     if pidfd is None:
         time.sleep(_PAUSE_S)  # about to be gone: its lock is released in this moment

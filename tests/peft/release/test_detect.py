@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from peft_support import no_descriptor_leaks
+from peft_support import needs_root, no_descriptor_leaks
 from phase_support import BUBBLEWRAP, needs_bubblewrap
 
+from ticket_agent.peft.release import probe
 from ticket_agent.peft.release.confine import Bubblewrap, SystemdRun, Unconfined
 from ticket_agent.peft.release.detect import candidates, describe, detect, evidence, examine
 from ticket_agent.peft.release.guarantees import REQUIRED, Expected, Guarantee, judge
@@ -18,7 +21,6 @@ from ticket_agent.peft.release.phase_command import OFFLINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 def _program(folder: Path, name: str, text: str) -> str:
@@ -44,6 +46,46 @@ def test_bubblewrap_holds_what_is_required() -> None:
     assert Guarantee.MEMORY not in found.held
     assert evidence(found)["guarantees"]["network"] is True
     assert describe(found)[0] == "phases run in bubblewrap"
+
+
+AS_NOBODY = (
+    "setpriv",
+    "--reuid",
+    "54321",
+    "--regid",
+    "54321",
+    "--clear-groups",
+    "/usr/bin/python3",
+    "-I",
+    "-c",
+)
+IMPORT = f"""
+import sys
+assert sys.version_info >= (3, 11)
+sys.path.append({str(Path(probe.__file__).parents[3])!r})
+from ticket_agent.peft.release.detect import *
+from ticket_agent.peft.release import probe
+from ticket_agent.peft.release.confine import *
+"""
+ANSWER = "found = detect(unconfined=False, choice=[Bubblewrap.of_host('{}')])\nprint(*sorted(found.held))\n"
+
+
+def _as_nobody(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*AS_NOBODY, code], capture_output=True, text=True, check=False, cwd="/")
+
+
+@needs_root
+@needs_bubblewrap
+def test_without_root_bubblewrap_limits_processes_too() -> None:
+    assert isinstance(BUBBLEWRAP, Bubblewrap)
+    if _as_nobody(IMPORT).returncode != 0:
+        pytest.skip("no other account can use this checkout with the system's Python (3.11 or later)")
+    done = _as_nobody(IMPORT + ANSWER.format(BUBBLEWRAP.program))
+    assert done.returncode == 0, done.stderr
+    assert {Guarantee(text) for text in done.stdout.split()} == REQUIRED | {
+        Guarantee.PROCESSES,
+        Guarantee.ADDRESS_SPACE,
+    }
 
 
 @needs_bubblewrap

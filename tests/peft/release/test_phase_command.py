@@ -32,6 +32,7 @@ GOOD: dict[str, Any] = {
     [
         {},
         {"launch_id": "a"},
+        {"launch_id": "_a-_."},
         {"launch_id": "a" * 128},
         {"argv": ("/x", "\udcff", "é", "")},
         {"deadline_s": 86_400},
@@ -49,6 +50,7 @@ def test_what_is_allowed(change: dict[str, Any]) -> None:
         ({"launch_id": "a" * 129}, "launch id"),
         ({"launch_id": "../x"}, "launch id"),
         ({"launch_id": "-x"}, "launch id"),
+        ({"launch_id": ".x"}, "launch id"),
         ({"launch_id": "x\n"}, "launch id"),
         ({"argv": ()}, "absolute path"),
         ({"argv": ("python",)}, "absolute path"),
