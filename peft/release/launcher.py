@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ticket_agent.peft.release.launch_errors import LaunchRefusedError, LaunchUnknownError
 from ticket_agent.peft.release.phase_command import ALLOWED_VARIABLES, PhaseCommand
 from ticket_agent.peft.release.process import running_tasks
-from ticket_agent.peft.release.run_files import LOCK_FILE
+from ticket_agent.peft.release.run_files import LOCK_FILE, STARTING_FILES
 from ticket_agent.peft.release.running_phase import NotStarted, RunningPhase
 from ticket_agent.peft.release.supervise_spec import MAX_SPEC_BYTES, SuperviseSpec
 
@@ -33,6 +33,8 @@ __all__ = ["ALLOWED_VARIABLES", "ConfinedLauncher", "Launcher", "PhaseCommand", 
 _PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
 _ANSWER_BYTES: Final = 64 * 1024
 _START_TIMEOUT_S: Final = 10.0
+_LAST_BREATH_S: Final = 1.0
+"""How long a supervisor that has said no may take to be gone."""
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_LOCK: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -143,10 +145,15 @@ class ConfinedLauncher:
         match said:
             case {"started": True}:
                 return
-            case {"started": False, "error": str(error)}:
-                raise LaunchRefusedError(f"{self.name} did not start {phase.launch_id}: {error}")
-        if isinstance(phase.poll(), NotStarted):
-            reason = text.splitlines()[-1] if text else "its supervisor ended without a word"
+            case {"started": False, "error": str(reason)}:
+                definite = True
+            case _:
+                reason = text.splitlines()[-1] if text else "its supervisor ended without a word"
+                definite = False
+        state = phase.wait(_LAST_BREATH_S) if definite else phase.poll()
+        if isinstance(state, NotStarted):
+            _remove_run_dir(phase.run_dir)
+        if definite or isinstance(state, NotStarted):
             raise LaunchRefusedError(f"{self.name} did not start {phase.launch_id}: {reason}")
         raise LaunchUnknownError(
             f"the supervisor of {phase.launch_id} did not answer in {self._start_timeout_s:g} s; look again"
@@ -189,9 +196,10 @@ def _make_run_dir(path: Path, stack: ExitStack, *, home: bool) -> tuple[int, int
 
 
 def _remove_run_dir(path: Path) -> None:
-    """Undo a start that failed before there was a supervisor, so that it may be tried again."""
+    """Undo a start of which nothing runs and nothing will, so that it may be tried again."""
     with suppress(OSError):
-        (path / LOCK_FILE).unlink(missing_ok=True)
+        for name in STARTING_FILES:
+            (path / name).unlink(missing_ok=True)
         if (path / "tmp").exists():
             (path / "tmp").rmdir()
         path.rmdir()

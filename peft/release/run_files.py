@@ -28,6 +28,7 @@ __all__ = [
     "MAX_RUN_FILE_BYTES",
     "MAX_TEXT",
     "RUNNING_FILE",
+    "STARTING_FILES",
     "EndReason",
     "ExitRecord",
     "RunRecord",
@@ -44,6 +45,9 @@ RUNNING_FILE: Final = "running.json"
 EXIT_FILE: Final = "exit.json"
 _RESERVED: Final = ".exit.reserved"
 _RUNNING_NEW: Final = ".running.partial"
+
+STARTING_FILES: Final = (LOCK_FILE, _RESERVED, _RUNNING_NEW)
+"""What may be there before anything was started, and never with anything else."""
 
 MAX_RUN_FILE_BYTES: Final = 4096
 MAX_TEXT: Final = 400

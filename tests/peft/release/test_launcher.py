@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from peft_support import needs_mounts, no_descriptor_leaks
+from peft_support import needs_mounts, no_descriptor_leaks, no_file_larger_than
 from phase_support import CONFINEMENTS, STAY, TELL, TREE, WAIT_S, Stage, staged
 
 from ticket_agent.peft.release.launch_errors import (
@@ -381,6 +381,15 @@ def test_a_supervisor_that_dies_before_it_starts_anything_is_a_definite_no(stage
         launcher.start(command)
     phase = RunningPhase(command.run_dir, launch_id=command.launch_id)
     assert phase.poll() == phase.stop() == NotStarted()
+    assert ended(stage.launcher.start(command)).succeeded
+
+
+def test_a_disk_without_room_for_the_outcome_is_a_definite_no(stage: Stage) -> None:
+    command = stage.command("print('once')")
+    with no_file_larger_than(100), pytest.raises(LaunchRefusedError, match="File too large"):
+        stage.launcher.start(command)
+    assert not command.run_dir.exists()
+    assert ended(stage.launcher.start(command)).succeeded
 
 
 def test_a_supervisor_without_an_answer_leaves_the_question_open(stage: Stage) -> None:

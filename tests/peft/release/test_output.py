@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from peft_support import no_file_larger_than
 
 from ticket_agent.peft.release.output_ring import OutputBounds, OutputRing, output_name
 from ticket_agent.peft.release.phase_log import PhaseLog, Piece, read_log
@@ -50,21 +50,11 @@ def test_beginning_and_end_are_kept(chunks: list[bytes], head: int, piece: int) 
     assert kept.endswith(whole[-piece:] if len(whole) > head else whole)
 
 
-@contextmanager
-def no_larger_than(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_failing_disk_costs_bytes_and_is_tried_again_later(tmp_path: Path) -> None:
     now = 0.0
     with opened(tmp_path) as fd:
         ring = OutputRing(fd, OutputBounds(head_bytes=100, piece_bytes=100), clock=lambda: now)
-        with no_larger_than(4):
+        with no_file_larger_than(4):
             ring.write(b"0123456789")
         assert (ring.total, ring.lost) == (10, 6)
         ring.write(b"lost")  # within the second
