@@ -62,7 +62,11 @@ def why_not() -> str | None:
             return f"{program} is not installed"
     if not Path(SYSTEMD).exists():
         return "systemd is not installed"
-    done = under_manager("systemd-run", "--user", "--wait", "--quiet", "--pipe", "echo", "up")
+    trial = ("systemd-run", "--user", "--wait", "--quiet", "--pipe", "echo", "up")
+    try:
+        done = under_manager(*trial, timeout_s=30)
+    except subprocess.TimeoutExpired:
+        return "a user manager of systemd does not answer here"
     return (
         None
         if done.stdout == "up\n"
