@@ -17,6 +17,7 @@ import pytest
 from peft_support import needs_mounts, no_descriptor_leaks, no_file_larger_than
 from phase_support import CONFINEMENTS, STAY, TELL, TREE, WAIT_S, Stage, staged
 
+from ticket_agent.peft.release import running_phase
 from ticket_agent.peft.release.launch_errors import (
     LaunchRefusedError,
     LaunchUnknownError,
@@ -567,3 +568,25 @@ def test_an_agent_killed_while_it_starts_a_phase_leaves_no_doubt(stage: Stage) -
             with pytest.raises(LaunchRefusedError):
                 stage.launcher.start(command)
     assert Finished in seen
+
+
+def test_an_end_in_the_moment_of_looking_is_not_lost(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outcome is written after the first look for it, and the lock is free at the second."""
+    phase = stage.start("pass")
+    record = ended(phase)
+    real, looks = running_phase.read_exit, iter([None])
+    monkeypatch.setattr(running_phase, "read_exit", lambda fd: next(looks, real(fd)))
+    assert phase.poll() == Finished(record=record)
+    assert next(looks, "used") == "used"
+
+
+def test_the_supervisor_carries_nothing_of_the_agent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "leak")
+    phase = stage.start(STAY)
+    stage.hear(1)
+    proc = Path(f"/proc/{running(phase).supervisor.pid}")
+    assert b"leak" not in (proc / "environ").read_bytes()
+    assert (proc / "cwd").readlink() == Path("/")
+    files = {str(link.readlink()) for link in (proc / "fd").iterdir()}
+    known = (str(phase.run_dir), "/dev/null", "pipe:", "anon_inode:")
+    assert all(name.startswith(known) for name in files), files
