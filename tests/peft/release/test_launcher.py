@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pickle
@@ -17,7 +18,6 @@ import pytest
 from peft_support import needs_mounts, no_descriptor_leaks, no_file_larger_than
 from phase_support import CONFINEMENTS, STAY, TELL, TREE, WAIT_S, Stage, staged
 
-from ticket_agent.peft.release import running_phase
 from ticket_agent.peft.release.launch_errors import (
     LaunchRefusedError,
     LaunchUnknownError,
@@ -29,7 +29,7 @@ from ticket_agent.peft.release.launcher import ConfinedLauncher
 from ticket_agent.peft.release.output_ring import OutputBounds
 from ticket_agent.peft.release.phase_command import OFFLINE, PhaseLimits
 from ticket_agent.peft.release.process import ProcessIdentity, send_signal
-from ticket_agent.peft.release.run_files import EXIT_FILE, RUNNING_FILE, EndReason, RunRecord
+from ticket_agent.peft.release.run_files import EXIT_FILE, RUNNING_FILE, EndReason, RunRecord, read_exit
 from ticket_agent.peft.release.running_phase import Finished, Lost, NotStarted, Running, RunningPhase
 
 if TYPE_CHECKING:
@@ -574,10 +574,22 @@ def test_an_end_in_the_moment_of_looking_is_not_lost(stage: Stage, monkeypatch: 
     """The outcome is written after the first look for it, and the lock is free at the second."""
     phase = stage.start("pass")
     record = ended(phase)
-    real, looks = running_phase.read_exit, iter([None])
-    monkeypatch.setattr(running_phase, "read_exit", lambda fd: next(looks, real(fd)))
+    looks = iter([None])
+    monkeypatch.setattr(
+        "ticket_agent.peft.release.running_phase.read_exit", lambda fd: next(looks, read_exit(fd))
+    )
     assert phase.poll() == Finished(record=record)
     assert next(looks, "used") == "used"
+
+
+def test_another_who_looks_is_not_taken_for_a_supervisor(stage: Stage) -> None:
+    phase = stage.start(STAY)
+    stage.hear(1)
+    send_signal(running(phase).supervisor, signal.SIGKILL)
+    assert isinstance(phase.stop(), Lost)
+    with (phase.run_dir / "lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert isinstance(phase.poll(), Lost)
 
 
 def test_the_supervisor_carries_nothing_of_the_agent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
