@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import shutil
 import socket
 import stat
@@ -86,6 +87,17 @@ def synced_directories(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(os, "fsync", spy)
     return synced
+
+
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """The body, and what it starts, cannot write beyond that many bytes: EFBIG."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def make_file(path: Path) -> None:
