@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 60
 
-HEAVY = ("pydantic", "portalocker", "pynvml", "huggingface_hub", "safetensors", "tomli_w")
+HEAVY = ("pydantic", "portalocker", "pynvml", "huggingface_hub", "safetensors", "tomli_w", "cryptography")
 
 
 @cache
