@@ -12,17 +12,18 @@ import binascii
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ticket_agent.peft.release.evidence_errors import EnvelopeError, SignatureRefusedError
+from ticket_agent.peft.release.document_error import reading
+from ticket_agent.peft.release.evidence_errors import SignatureRefusedError
 from ticket_agent.peft.release.evidence_limits import (
     MAX_ENVELOPE_BYTES,
     MAX_LABEL_BYTES,
     MAX_STATEMENT_BYTES,
 )
-from ticket_agent.peft.release.fields import fields_of, sorted_json
 from ticket_agent.peft.release.keys import SIGNATURE_BYTES
+from ticket_agent.peft.release.rules import array, digest_text, exact, refuse, text
+from ticket_agent.peft.release.spelled import decode_spelled, spell
 
 if TYPE_CHECKING:
-    from ticket_agent.peft.release.fields import Fields
     from ticket_agent.peft.release.keys import PrivateKey, PublicKey
 
 __all__ = ["IN_TOTO", "Envelope", "pae", "parse_envelope", "sign", "verify"]
@@ -42,7 +43,7 @@ class Envelope:
         signature: 64 bytes.
 
     Raises:
-        EnvelopeError: a value that no envelope can hold.
+        DocumentError: a value that no envelope can hold.
     """
 
     payload: bytes
@@ -52,16 +53,16 @@ class Envelope:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.payload) <= MAX_STATEMENT_BYTES:
-            raise EnvelopeError(
-                f"a payload has 1..={MAX_STATEMENT_BYTES} bytes; this one has {len(self.payload)}"
-            )
+            refuse("payload", f"1..={MAX_STATEMENT_BYTES} bytes; this one has {len(self.payload)}")
+        text(self.payload_type, "payloadType", MAX_LABEL_BYTES)
+        digest_text(self.keyid, "keyid")
         if len(self.signature) != SIGNATURE_BYTES:
-            raise EnvelopeError(f"a signature has {SIGNATURE_BYTES} bytes, not {len(self.signature)}")
+            refuse("sig", f"{SIGNATURE_BYTES} bytes, not {len(self.signature)}")
 
     def encode(self) -> bytes:
         """The one written form; at most ``MAX_ENVELOPE_BYTES``."""
         signature = {"keyid": self.keyid, "sig": _base64(self.signature)}
-        return sorted_json(
+        return spell(
             {
                 "payload": _base64(self.payload),
                 "payloadType": self.payload_type,
@@ -101,35 +102,31 @@ def parse_envelope(data: bytes) -> Envelope:
     """Read an envelope.
 
     Raises:
-        EnvelopeError: anything but the one written form of an envelope with exactly one signature.
+        DocumentError: anything but the one spelling of an envelope with exactly one signature.
     """
-    fields = fields_of(data, what="envelope", max_bytes=MAX_ENVELOPE_BYTES, error=EnvelopeError)
-    payload = _bytes(fields, "payload")
-    payload_type = fields.text("payloadType", max_bytes=MAX_LABEL_BYTES)
-    (signature,) = fields.objects("signatures", low=1, high=1)
-    envelope = Envelope(
-        payload=payload,
-        payload_type=payload_type,
-        keyid=signature.sha256("keyid"),
-        signature=_bytes(signature, "sig"),
-    )
-    signature.end()
-    fields.end()
-    if envelope.encode() != data:
-        raise EnvelopeError("envelope: not in the one written form: members sorted, no blanks, no escapes")
-    return envelope
+    document = decode_spelled(data, what="envelope", max_bytes=MAX_ENVELOPE_BYTES)
+    with reading("envelope"):
+        exact(document, ("payload", "payloadType", "signatures"))
+        (item,) = array(document["signatures"], "signatures", 1, 1)
+        signature = exact(item, ("keyid", "sig"), "signatures.0")
+        return Envelope(
+            payload=_bytes(document["payload"], "payload"),
+            payload_type=document["payloadType"],
+            keyid=signature["keyid"],
+            signature=_bytes(signature["sig"], "sig"),
+        )
 
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def _bytes(fields: Fields, name: str) -> bytes:
-    text = fields.text(name, max_bytes=MAX_ENVELOPE_BYTES)
+def _bytes(value: object, member: str) -> bytes:
+    text_form = text(value, member, MAX_ENVELOPE_BYTES)
     try:
-        data = base64.b64decode(text, validate=True)
+        data = base64.b64decode(text_form, validate=True)
     except (binascii.Error, ValueError):
-        fields.refuse(name, "is not base64")
-    if _base64(data) != text:
-        fields.refuse(name, "is base64 with bits left over; nobody writes it like that")
+        refuse(member, "standard base64 with padding")
+    if _base64(data) != text_form:
+        refuse(member, "base64 without bits that are left over")
     return data

@@ -9,13 +9,10 @@ __all__ = [
     "BundleFileError",
     "ComparisonRefusedError",
     "CryptographyMissingError",
-    "EnvelopeError",
     "EvidenceError",
     "EvidenceStoreError",
     "KeyFileError",
-    "ObservationError",
     "SignatureRefusedError",
-    "StatementError",
 ]
 
 
@@ -42,28 +39,10 @@ class KeyFileError(EvidenceError):
     code = "release-key"
 
 
-class EnvelopeError(EvidenceError):
-    """Not an envelope with exactly one signature, or one that cannot be built."""
-
-    code = "release-envelope"
-
-
 class SignatureRefusedError(EvidenceError):
     """A well-formed signature that is not that of the given key over these bytes."""
 
     code = "release-signature"
-
-
-class ObservationError(EvidenceError):
-    """Not the observation of a phase, or one of another release or phase."""
-
-    code = "release-observation"
-
-
-class StatementError(EvidenceError):
-    """A statement that says what cannot be, or is not written in the one way it must be."""
-
-    code = "release-statement"
 
 
 class AttestationError(EvidenceError):

@@ -14,6 +14,8 @@ __all__ = [
     "MAX_BLOCKER_BYTES",
     "MAX_BUNDLE_BYTES",
     "MAX_ENVELOPE_BYTES",
+    "MAX_EVALUATE_BYTES",
+    "MAX_EVALUATION_BYTES",
     "MAX_EVIDENCE_BYTES",
     "MAX_EVIDENCE_OBJECTS",
     "MAX_GUARANTEES",
@@ -37,13 +39,18 @@ MAX_EVIDENCE_OBJECTS: Final = 4096
 MAX_PHASES: Final = 10
 """Phase records of one release."""
 MAX_OBSERVATION_BYTES: Final = 5632
-"""One phase's observation. Ten of them leave 9 KiB of the native evidence for everything else."""
+"""One phase's observation, except for ``evaluate``."""
+MAX_EVALUATE_BYTES: Final = 8704
+"""The observation of ``evaluate``, which holds two evaluations. With the largest of nine other phases it
+leaves 6 KiB of the native evidence for everything else."""
 MAX_IDENTITY_BYTES: Final = 256
 """Native identity of the process that ran a phase."""
 MAX_BLOCKER_BYTES: Final = 256
 """What stopped a release."""
 
 MAX_METRICS: Final = 16
+MAX_EVALUATION_BYTES: Final = 4096
+"""One evaluation in its canonical form."""
 MAX_LABEL_BYTES: Final = 128
 """A label of an evaluation's context, or a ticket's id."""
 MAX_ROWS: Final = 256
