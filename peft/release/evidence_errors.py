@@ -11,6 +11,7 @@ __all__ = [
     "CryptographyMissingError",
     "EvidenceError",
     "EvidenceStoreError",
+    "InconsistentError",
     "KeyFileError",
     "SignatureRefusedError",
 ]
@@ -77,3 +78,9 @@ class ComparisonRefusedError(EvidenceError):
         super().__init__(text)
         self.member = member
         self.regression = regression
+
+
+class InconsistentError(EvidenceError):
+    """What a release is said to have done cannot be: its parts contradict each other."""
+
+    code = "release-inconsistent"
