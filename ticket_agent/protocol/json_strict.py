@@ -17,7 +17,7 @@ from .tokens import U64_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["MAX_DEPTH", "count_outside_strings", "dumps", "parse_object", "sorted_members"]
+__all__ = ["MAX_DEPTH", "count_outside_strings", "dumps", "parse_array", "parse_object", "sorted_members"]
 
 MAX_DEPTH = 127
 """Deepest nesting of containers, the outermost included."""
@@ -50,6 +50,25 @@ def parse_object(data: bytes, *, what: str, max_bytes: int) -> dict[str, Any]:
             floats out of range, ``-0``, integers outside i64::MIN..=u64::MAX, lone surrogates, more than 127
             nested containers, trailing data, too many bytes.
     """
+    value = _parse(data, what=what, max_bytes=max_bytes)
+    if not isinstance(value, dict):
+        raise JsonError(f"{what} must be a JSON object", code="json-not-object")
+    return value
+
+
+def parse_array(data: bytes, *, what: str, max_bytes: int) -> list[Any]:
+    """Decode one JSON array; the same rules as for :func:`parse_object`.
+
+    Raises:
+        JsonError: anything but one array of strict JSON.
+    """
+    value = _parse(data, what=what, max_bytes=max_bytes)
+    if not isinstance(value, list):
+        raise JsonError(f"{what} must be a JSON array", code="json-not-array")
+    return value
+
+
+def _parse(data: bytes, *, what: str, max_bytes: int) -> Any:
     text = _decode(data, what, max_bytes)
     if _depth(data) > MAX_DEPTH:
         raise JsonError(f"{what} nests more than {MAX_DEPTH} containers", code="json-depth")
@@ -61,8 +80,6 @@ def parse_object(data: bytes, *, what: str, max_bytes: int) -> dict[str, Any]:
         raise JsonError(
             f"{what} is not valid JSON at character {error.pos}: {error.msg}", code="json-syntax"
         ) from None
-    if not isinstance(value, dict):
-        raise JsonError(f"{what} must be a JSON object", code="json-not-object")
     if "\\u" in text:
         _refuse_surrogates(value, what)
     return value
