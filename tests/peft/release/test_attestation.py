@@ -76,7 +76,7 @@ CHANGED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("name", "value"), CHANGED.items())
-def test_a_claim_about_other_inputs_is_refused(name: str, value: object) -> None:
+def test_a_claim_about_other_inputs_is_refused(name: str, value: Any) -> None:
     with pytest.raises(AttestationError, match=f"{name} is not that of the inputs"):
         verify_attestations([signed(TRAINED).encode()], keys=KEYS, expected=replace(TRAINED, **{name: value}))
 

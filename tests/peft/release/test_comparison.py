@@ -21,7 +21,7 @@ ENDED = CANDIDATE.completed_unix_ms
 
 
 def decided(candidate: Evaluation = CANDIDATE, baseline: Evaluation = BASELINE, **changes: Any) -> Comparison:
-    arguments = {"policy": POLICY, "accepted": DEPLOYED, "now_unix_ms": ENDED + 100} | changes
+    arguments: dict[str, Any] = {"policy": POLICY, "accepted": DEPLOYED, "now_unix_ms": ENDED + 100} | changes
     return compare(candidate, baseline, **arguments)
 
 
@@ -149,7 +149,7 @@ def test_what_is_accepted_keeps_both_bounds(
 
 
 def again(first: Comparison, *, candidate: Evaluation = CANDIDATE, **changes: Any) -> Comparison:
-    arguments = {"policy": POLICY, "accepted": DEPLOYED, "now_unix_ms": ENDED + 101} | changes
+    arguments: dict[str, Any] = {"policy": POLICY, "accepted": DEPLOYED, "now_unix_ms": ENDED + 101} | changes
     return recheck(first, candidate, BASELINE, **arguments)
 
 

@@ -115,7 +115,9 @@ def test_a_record_holds_only_its_own_observations() -> None:
 
 
 def test_a_record_of_something_else_is_refused() -> None:
-    for value in (None, [], {}, {"schema": "x"}, SCENES["imported"].record.members() | {"phases": [1]}):
+    record = SCENES["imported"].record.members()
+    values: list[object] = [None, [], {}, {"schema": "x"}, record | {"phases": [1]}, record | {"x": 1}]
+    for value in values:
         with pytest.raises(DocumentError):
             ReleaseRecord.of_members(value)
 
