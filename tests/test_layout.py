@@ -172,7 +172,14 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["journal", "list", "--help"], ["peft", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["journal", "list", "--help"],
+        ["peft", "--help"],
+        ["release", "verify", "--help"],
+    ],
 )
 def test_helps_import_nothing_heavy(arguments: list[str]) -> None:
     code = (

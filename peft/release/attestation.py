@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from ticket_agent.peft.release.canonical import decode_object, digest, encode
 from ticket_agent.peft.release.document_error import reading
 from ticket_agent.peft.release.evidence_errors import AttestationError, SignatureRefusedError
-from ticket_agent.peft.release.evidence_limits import MAX_ATTESTATION_BYTES, MAX_ATTESTATIONS
+from ticket_agent.peft.release.evidence_limits import MAX_ATTESTATION_BYTES
 from ticket_agent.peft.release.keys import SIGNATURE_BYTES
+from ticket_agent.peft.release.profile import (
+    MAX_ATTESTATIONS,
+    MAX_KEY_ID_BYTES,
+    MAX_LICENSES,
+    check_licenses,
+)
 from ticket_agent.peft.release.rules import array, choice, digest_text, exact, refuse, text
 
 if TYPE_CHECKING:
@@ -22,18 +28,12 @@ if TYPE_CHECKING:
     from ticket_agent.peft.release.keys import PrivateKey, PublicKey
 
 __all__ = [
-    "MAX_ATTESTATION_KEYS",
     "Attestation",
     "SourceClaim",
     "attest",
     "parse_attestation",
     "verify_attestations",
 ]
-
-MAX_ATTESTATION_KEYS: Final = 4
-MAX_LICENSES: Final = 8
-MAX_LICENSE_BYTES: Final = 256
-MAX_KEY_ID_BYTES: Final = 128
 
 _SCHEMAS: Final = {
     "cohesix-peft-source-attestation/v1": False,
@@ -75,9 +75,7 @@ class SourceClaim:
         for name in ("dataset_sha256", "adapter_bundle_sha256"):
             if getattr(self, name) is not None:
                 digest_text(getattr(self, name), name)
-        array(list(self.license_refs), "license_refs", 1, MAX_LICENSES)
-        for license_ref in self.license_refs:
-            text(license_ref, "license_refs", MAX_LICENSE_BYTES)
+        check_licenses(self.license_refs)
         if self.imported is not (self.dataset_sha256 is None):
             refuse("dataset_sha256", "null in the version for imports, and a digest in the other one")
 
@@ -125,7 +123,7 @@ class Attestation:
 
     Attributes:
         claim: what is vouched for.
-        key_id: what the profile calls the key; 1..=128 printable ASCII characters.
+        key_id: what the profile calls the key; 1..=64 printable ASCII characters.
         signature: 64 bytes.
 
     Raises:
@@ -212,8 +210,8 @@ def verify_attestations(
     """
     if not 1 <= len(records) <= MAX_ATTESTATIONS:
         raise AttestationError(f"inputs need 1..={MAX_ATTESTATIONS} attestations; there are {len(records)}")
-    if not 1 <= len(keys) <= MAX_ATTESTATION_KEYS:
-        raise AttestationError(f"a profile has 1..={MAX_ATTESTATION_KEYS} attestation keys, not {len(keys)}")
+    if not 1 <= len(keys) <= MAX_ATTESTATIONS:
+        raise AttestationError(f"a profile has 1..={MAX_ATTESTATIONS} attestation keys, not {len(keys)}")
     found = tuple(parse_attestation(record) for record in records)
     for attestation in found:
         _require_claim(attestation, expected)

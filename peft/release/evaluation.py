@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from ticket_agent.peft.release.canonical import decode_object, digest, digest_of, encode
+from ticket_agent.peft.release.canonical import decode_object, digest, encode
+from ticket_agent.peft.release.context import EvaluationContext
 from ticket_agent.peft.release.document_error import reading
 from ticket_agent.peft.release.evidence_limits import (
     MAX_EVALUATION_BYTES,
@@ -38,7 +39,6 @@ __all__ = [
     "MAX_LOSS",
     "REPORT_SCHEMA",
     "Evaluation",
-    "EvaluationContext",
     "RowLosses",
     "parse_evaluation",
     "parse_row_losses",
@@ -49,54 +49,6 @@ REPORT_SCHEMA: Final = "ticket-agent-row-losses/v1"
 MAX_METRIC_NAME: Final = 64
 MAX_LOSS: Final = 1e6
 """Of one row. A mean over more than a model's vocabulary could cost is no loss of a language model."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationContext:
-    """Everything that must be the same for two evaluations to be comparable.
-
-    Members that end in ``_sha256`` are digests; the others are labels of 1..=128 printable ASCII characters.
-
-    Raises:
-        DocumentError: a value that no context has.
-    """
-
-    dataset_sha256: str
-    split: str
-    preprocessing_sha256: str
-    base_sha256: str
-    tokenizer_sha256: str
-    evaluator: str
-    evaluator_version: str
-    parameters_sha256: str
-    seed_policy: str
-    runtime_sha256: str
-    resource_sha256: str
-
-    def __post_init__(self) -> None:
-        for name in field_names(type(self)):
-            if name.endswith("_sha256"):
-                digest_text(getattr(self, name), name)
-            else:
-                text(getattr(self, name), name, MAX_LABEL_BYTES)
-
-    def members(self) -> dict[str, Any]:
-        """The value as an object of JSON."""
-        return asdict(self)
-
-    @classmethod
-    def of_members(cls, value: object) -> EvaluationContext:
-        """The value of :meth:`members`.
-
-        Raises:
-            DocumentError: anything else.
-        """
-        return cls(**exact(value, field_names(cls), "context"))
-
-    @property
-    def sha256(self) -> str:
-        """Digest of the canonical form."""
-        return digest_of(self.members())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +76,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         digest_text(self.artifact_sha256, "artifact_sha256")
+        _check_context(self.context)
         integer(self.samples, "samples", 0, U32_MAX)
         integer(self.completed_unix_ms, "completed_unix_ms", 0, U64_MAX)
         if not 1 <= len(self.metrics) <= MAX_METRICS:
@@ -156,7 +109,8 @@ class Evaluation:
         with reading(what):
             document = dict(exact(value, ("schema", *field_names(cls))))
             choice(document.pop("schema"), "schema", (EVALUATION_SCHEMA,))
-            document["context"] = EvaluationContext.of_members(document["context"])
+            context = exact(document["context"], field_names(EvaluationContext), "context")
+            document["context"] = EvaluationContext(**context)
             sorted_names(document["metrics"], "metrics")
             return cls(**document)
 
@@ -204,6 +158,14 @@ class RowLosses:
     def sha256(self) -> str:
         """Digest of the report's bytes."""
         return digest(self.encode())
+
+
+def _check_context(context: EvaluationContext) -> None:
+    for name in field_names(EvaluationContext):
+        if name.endswith("_sha256"):
+            digest_text(getattr(context, name), f"context.{name}")
+        else:
+            text(getattr(context, name), f"context.{name}", MAX_LABEL_BYTES)
 
 
 def check_rows(rows: tuple[str, ...]) -> None:

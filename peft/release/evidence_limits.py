@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    "MAX_ATTESTATIONS",
     "MAX_ATTESTATION_BYTES",
     "MAX_BLOCKER_BYTES",
     "MAX_BUNDLE_BYTES",
@@ -26,7 +25,6 @@ __all__ = [
     "MAX_OBSERVATION_BYTES",
     "MAX_PHASES",
     "MAX_REPORT_BYTES",
-    "MAX_REQUEST_BYTES",
     "MAX_ROWS",
     "MAX_STATEMENT_BYTES",
 ]
@@ -60,10 +58,9 @@ MAX_REPORT_BYTES: Final = 64 * 1024
 MAX_GUARANTEES: Final = 32
 """Guarantees that a launcher gives, or does not give, together."""
 
-MAX_ATTESTATIONS: Final = 4
 MAX_ATTESTATION_BYTES: Final = 8 * 1024
+"""One attestation of the inputs."""
 
-MAX_REQUEST_BYTES: Final = 8 * 1024
 MAX_STATEMENT_BYTES: Final = 64 * 1024
 MAX_ENVELOPE_BYTES: Final = 88 * 1024
 """A statement in base64, which takes four bytes for three, and the signature."""

@@ -10,16 +10,15 @@ from ticket_agent.peft.release.document_error import reading
 from ticket_agent.peft.release.evaluation import MAX_LOSS, check_rows
 from ticket_agent.peft.release.evidence_errors import ComparisonRefusedError
 from ticket_agent.peft.release.evidence_limits import MAX_ROWS
+from ticket_agent.peft.release.profile import EVAL_LOSS
 from ticket_agent.peft.release.rules import array, exact, refuse
 from ticket_agent.peft.release.spelled import finite_floats, spell
 
 if TYPE_CHECKING:
     from ticket_agent.peft.release.evaluation import Evaluation, RowLosses
 
-__all__ = ["EVAL_LOSS", "PairedLosses", "pair", "require_mean"]
+__all__ = ["PairedLosses", "pair", "require_mean"]
 
-EVAL_LOSS: Final = "eval_loss"
-"""The metric that is the mean over all rows."""
 _TOLERANCE: Final = 1e-5
 """Relative; an evaluator that adds up 256 losses in single precision is off by less."""
 

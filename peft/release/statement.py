@@ -24,13 +24,13 @@ from ticket_agent.peft.release.document_error import reading
 from ticket_agent.peft.release.dsse import IN_TOTO, sign
 from ticket_agent.peft.release.evidence_errors import AttestationError, InconsistentError
 from ticket_agent.peft.release.evidence_limits import (
-    MAX_ATTESTATIONS,
     MAX_GUARANTEES,
     MAX_LABEL_BYTES,
     MAX_STATEMENT_BYTES,
 )
 from ticket_agent.peft.release.keys import PublicKey
 from ticket_agent.peft.release.phases import Phase
+from ticket_agent.peft.release.profile import MAX_ATTESTATIONS
 from ticket_agent.peft.release.request import encode_request
 from ticket_agent.peft.release.rules import array, digest_text, exact, field_names, refuse, text
 from ticket_agent.peft.release.spelled import decode_spelled, spell
@@ -182,11 +182,11 @@ class Statement:
             raise InconsistentError("the evidence is of another request")
         if record.operation_id != self.request.operation_id:
             raise InconsistentError("the evidence is of another operation")
-        require_inputs(self)
         require_order(self.request, record)
         require_comparison(self.request, record, self.reports)
         require_candidate(record)
         require_outcome(self.request, record)
+        _require_inputs(self)
 
     def members(self) -> dict[str, Any]:
         """The statement as an object of JSON."""
@@ -249,7 +249,7 @@ class Statement:
         return [{"name": name, "digest": {"sha256": subjects[name]}} for name in sorted(subjects)]
 
 
-def require_inputs(statement: Statement) -> None:
+def _require_inputs(statement: Statement) -> None:
     """Refuse inputs that nobody vouches for, or that are not those of the evaluation.
 
     Raises:

@@ -6,11 +6,15 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
+from ticket_agent.peft.release.attestation import Attestation, SourceClaim, attest
+from ticket_agent.peft.release.bundle_file import build_bundle
 from ticket_agent.peft.release.canonical import digest
 from ticket_agent.peft.release.comparison import Comparison, compare
+from ticket_agent.peft.release.context import EvaluationContext
 from ticket_agent.peft.release.deployment import DeploymentState
-from ticket_agent.peft.release.evaluation import Evaluation, EvaluationContext, RowLosses
+from ticket_agent.peft.release.evaluation import Evaluation, RowLosses
 from ticket_agent.peft.release.evidence import NativeEvidence
+from ticket_agent.peft.release.keys import PrivateKey
 from ticket_agent.peft.release.observation import PhaseObservation
 from ticket_agent.peft.release.phases import Phase, ReleaseState, forward_phases
 from ticket_agent.peft.release.release_record import Authority, PhaseRecord, ReleaseRecord
@@ -22,6 +26,7 @@ from ticket_agent.peft.release.request import (
     ReleaseRequest,
     encode_request,
 )
+from ticket_agent.peft.release.statement import AttestedBy, LauncherFacts, Statement
 
 CANDIDATE = "11" * 32
 BASE = "22" * 32
@@ -65,6 +70,7 @@ DEPLOYED = DeploymentState(
 )
 BARE = replace(DEPLOYED, generation=0, adapter_sha256=None, served_artifact_sha256=BASE)
 TICKET = Authority(ticket_id="ticket-1", idempotency_key="once", writer_epoch=7)
+ATTESTER = bytes(range(2, 34))
 RESCUE = Authority(ticket_id="ticket-2", idempotency_key="again", writer_epoch=8)
 
 
@@ -200,9 +206,13 @@ class Scene:
         return tuple(found)
 
     @property
-    def compared(self) -> bool:
+    def evaluated(self) -> bool:
         record = {entry.phase: entry.result for entry in self.phases}.get(Phase.EVALUATE)
-        return record is not None and record.succeeded and self.stops_before is not Phase.SCAN
+        return record is not None and record.succeeded
+
+    @property
+    def compared(self) -> bool:
+        return self.evaluated and self.stops_before is not Phase.SCAN
 
     @property
     def record(self) -> ReleaseRecord:
@@ -262,3 +272,39 @@ SCENES = {
     ),
 }
 """Every way in which a release can end."""
+
+
+CLAIM = SourceClaim(
+    source_sha256="01" * 32,
+    base_sha256=BASE,
+    tokenizer_sha256=CONTEXT.tokenizer_sha256,
+    dataset_sha256="04" * 32,
+    adapter_bundle_sha256=None,
+    license_refs=("apache-2.0",),
+)
+LAUNCHER = LauncherFacts(
+    name="bubblewrap", guarantees=("no network but loopback", "private /tmp"), missing=("memory limit",)
+)
+
+
+def attestation() -> Attestation:
+    return attest(CLAIM, key_id="local-reference-source", key=PrivateKey.of(ATTESTER))
+
+
+def statement_of(scene: Scene, **changes: Any) -> Statement:
+    validated = scene.phases[0].result is not None and scene.phases[0].result.succeeded
+    made = attestation()
+    values: dict[str, Any] = {
+        "request": scene.request,
+        "evidence": scene.evidence,
+        "reports": scene.reports if scene.evaluated else None,
+        "inputs": CLAIM if validated else None,
+        "attested": (AttestedBy.of(made, PrivateKey.of(ATTESTER).public),) if validated else (),
+        "launcher": LAUNCHER,
+    }
+    return Statement(**(values | changes))
+
+
+def bundle_of(scene: Scene, key: PrivateKey) -> bytes:
+    statement = statement_of(scene)
+    return build_bundle(statement, (attestation(),) if statement.attested else (), key)

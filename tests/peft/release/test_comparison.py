@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from release_scene import BARE, BASE, CONTEXT, DEPLOYED, POLICY, Scene, successor
 
 from ticket_agent.peft.release.comparison import Comparison, compare, recheck
+from ticket_agent.peft.release.context import EvaluationContext
 from ticket_agent.peft.release.document_error import DocumentError
-from ticket_agent.peft.release.evaluation import Evaluation, EvaluationContext, parse_evaluation
+from ticket_agent.peft.release.evaluation import Evaluation, parse_evaluation
 from ticket_agent.peft.release.evidence_errors import ComparisonRefusedError
 from ticket_agent.peft.release.request import Direction, Metric, policy_digest
 
