@@ -38,16 +38,16 @@ MAX_PHASES: Final = 10
 """Phase records of one release."""
 MAX_OBSERVATION_BYTES: Final = 5632
 """One phase's observation, except for ``evaluate``."""
-MAX_EVALUATE_BYTES: Final = 8704
+MAX_EVALUATE_BYTES: Final = 10 * 1024
 """The observation of ``evaluate``, which holds two evaluations. With the largest of nine other phases it
-leaves 6 KiB of the native evidence for everything else."""
+leaves 4 KiB of the native evidence for everything else."""
 MAX_IDENTITY_BYTES: Final = 256
 """Native identity of the process that ran a phase."""
 MAX_BLOCKER_BYTES: Final = 256
 """What stopped a release."""
 
 MAX_METRICS: Final = 16
-MAX_EVALUATION_BYTES: Final = 4096
+MAX_EVALUATION_BYTES: Final = 5 * 1024
 """One evaluation in its canonical form."""
 MAX_LABEL_BYTES: Final = 128
 """A label of an evaluation's context, or a ticket's id."""
