@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ticket_agent.journal.atomic import ReplaceError, create_temporary
 from ticket_agent.journal.fs import write_all
-from ticket_agent.peft.directory import TREE_FS, failed_replacement
+from ticket_agent.peft.directory import failed_replacement
 from ticket_agent.peft.errors import FileRefusedError, PeftIoError
 from ticket_agent.peft.limits import COPY_CHUNK_BYTES
 from ticket_agent.peft.names import PARTIAL_SUFFIX, check_entry
@@ -64,7 +64,7 @@ def copy_hashed(source: OpenedFile, into: Directory, name: str, *, max_bytes: in
     if source.size > max_bytes:
         raise FileRefusedError(f"{source.label} has {source.size} bytes; at most {max_bytes} are copied")
     try:
-        temporary, fd = create_temporary(TREE_FS, into.fd, name, suffix=PARTIAL_SUFFIX)
+        temporary, fd = create_temporary(into.fs, into.fd, name, suffix=PARTIAL_SUFFIX)
     except ReplaceError as error:
         raise failed_replacement(error, into.path(name)) from error
     moved = False

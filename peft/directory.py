@@ -6,7 +6,7 @@ that was opened stays that directory, and nothing outside the root can be reache
 
 Files are created with mode 0644 and directories with 0755, less the umask: readers of a registry are other
 programs, and the umask of the service says whether they may run under other accounts. Nobody else can write
-in either case.
+in either case. Below a *private* directory the modes are 0600 and 0700, so nobody else can read either.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from ticket_agent.peft.tree import remove_tree
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ticket_agent.journal.fs import Fs
+
 __all__ = ["OPEN_DIRECTORY", "TREE_FS", "Directory", "Identity", "Kind", "OpenedFile"]
 
 OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -43,6 +45,8 @@ _OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_MODE: Final = 0o644
 _DIRECTORY_MODE: Final = 0o755
+_PRIVATE_MODE: Final = 0o700
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 # What opening says when the entry is no longer what it was a moment ago.
 _SWAPPED: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV})
@@ -57,6 +61,7 @@ class _TreeFs(RealFs):
 
 
 TREE_FS: Final = _TreeFs()
+_PRIVATE_FS: Final = RealFs()
 
 
 class Directory:
@@ -68,11 +73,15 @@ class Directory:
     Attributes:
         fd: the descriptor.
         label: what to call the directory in an error line, like ``registry root /srv/registry/available``.
+        private: what is made below it is for its owner alone.
+        fs: how files are made in it.
     """
 
-    def __init__(self, fd: int, label: str) -> None:
+    def __init__(self, fd: int, label: str, *, private: bool = False) -> None:
         self.fd: Final = fd
         self.label: Final = label
+        self.private: Final = private
+        self.fs: Final[Fs] = _PRIVATE_FS if private else TREE_FS
         self._closed = False
 
     def close(self) -> None:
@@ -133,9 +142,10 @@ class Directory:
         """Refuse the directory unless only ``owner_uid`` can change what is in it.
 
         Raises:
-            FileRefusedError: it belongs to somebody else, or group or others can write to it.
+            FileRefusedError: it belongs to somebody else, or group or others can write to it; of a private
+                directory, not even reading is left to them.
         """
-        if reason := not_private(os.fstat(self.fd), owner_uid):
+        if reason := not_private(os.fstat(self.fd), owner_uid, private=self.private):
             raise FileRefusedError(f"{self.label} {reason}")
 
     # -- opening ------------------------------------------------------------------------------------------
@@ -154,7 +164,8 @@ class Directory:
                 pass  # made by somebody else in this moment; what it is shows in the next step
             else:
                 self.sync()
-        return Directory(self._open(name, Kind.DIR, OPEN_DIRECTORY), self.path(name))
+        fd = self._open(name, Kind.DIR, OPEN_DIRECTORY)
+        return Directory(fd, self.path(name), private=self.private)
 
     def open_file(self, name: str, *, max_bytes: int) -> OpenedFile:
         """Open a regular file with one name and 1..=``max_bytes`` bytes for reading. Never blocks.
@@ -210,7 +221,7 @@ class Directory:
         if found not in (None, Kind.FILE):
             raise FileRefusedError(f"{self.path(name)} is {found}, not {Kind.FILE}; it is not replaced")
         try:
-            replace_file(TREE_FS, self.fd, name, data, suffix=PARTIAL_SUFFIX)
+            replace_file(self.fs, self.fd, name, data, suffix=PARTIAL_SUFFIX)
         except ReplaceError as error:
             raise failed_replacement(error, self.path(name)) from error
 
@@ -223,7 +234,7 @@ class Directory:
         check_entry(name)
         with _reported(f"making {self.path(name)}"):
             try:
-                os.mkdir(name, _DIRECTORY_MODE, dir_fd=self.fd)
+                os.mkdir(name, _PRIVATE_MODE if self.private else _DIRECTORY_MODE, dir_fd=self.fd)
             except FileExistsError as error:
                 raise NameTakenError(f"{self.path(name)} exists already") from error
 
@@ -298,13 +309,19 @@ class Directory:
             os.fsync(self.fd)
 
 
-def not_private(status: os.stat_result, owner_uid: int) -> str | None:
-    """What is wrong with a directory that only ``owner_uid`` may be able to change; None when nothing is."""
+def not_private(status: os.stat_result, owner_uid: int, *, private: bool = False) -> str | None:
+    """What is wrong with a directory that only ``owner_uid`` may be able to change; None when nothing is.
+
+    With ``private``, nobody else may be able to look into it either.
+    """
     if status.st_uid != owner_uid:
         return f"belongs to user {status.st_uid}, not to {owner_uid}; give it to the service's account"
     if status.st_mode & _OTHERS_WRITE:
         mode = stat.S_IMODE(status.st_mode)
         return f"can be written by others (mode {mode:04o}); take the permission away with chmod go-w"
+    if private and status.st_mode & _OTHERS:
+        mode = stat.S_IMODE(status.st_mode)
+        return f"is open to others (mode {mode:04o}); it holds private models: chmod 700"
     return None
 
 

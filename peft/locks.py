@@ -40,6 +40,7 @@ class RootLock(StrEnum):
     REGISTRY = ".cohesix-registry.lock"
     ADAPTER = ".cohesix-adapter.lock"
     EXPORT = ".cohesix-export.lock"
+    RELEASE = "lock"
 
 
 @contextmanager

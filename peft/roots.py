@@ -24,10 +24,13 @@ __all__ = ["open_root", "open_to_read"]
 # A directory on the way need not be readable; passing through it is enough.
 _PASS: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY_MODE: Final = 0o755
+_PRIVATE_MODE: Final = 0o700
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
-def open_root(path: str | Path, *, label: str, owner_uid: int, create: bool) -> Directory:
+def open_root(
+    path: str | Path, *, label: str, owner_uid: int, create: bool, private: bool = False
+) -> Directory:
     """Open a configured root.
 
     Args:
@@ -36,12 +39,13 @@ def open_root(path: str | Path, *, label: str, owner_uid: int, create: bool) -> 
         owner_uid: the account of the service, which must own the root.
         create: make the root and its parents if they are missing, with mode 0755 less the umask. What
             exists is checked first.
+        private: nobody else may be able to look into the root; what is created has mode 0700.
 
     Raises:
         RootRefusedError: the path or a directory on it is not acceptable, or it does not exist.
         PeftIoError: the system failed.
     """
-    return _opened(path, _Walk(_label(label, path), owner_uid=owner_uid, create=create))
+    return _opened(path, _Walk(_label(label, path), owner_uid=owner_uid, create=create, private=private))
 
 
 def open_to_read(path: str | Path, *, label: str) -> Directory:
@@ -76,14 +80,15 @@ def _opened(path: str | Path, walk: _Walk) -> Directory:
     except BaseException:
         os.close(fd)
         raise
-    return Directory(fd, walk.label)
+    return Directory(fd, walk.label, private=walk.private)
 
 
 class _Walk:
     """The steps from ``/`` to one root."""
 
-    def __init__(self, label: str, *, owner_uid: int, create: bool) -> None:
+    def __init__(self, label: str, *, owner_uid: int, create: bool, private: bool = False) -> None:
         self.label = label
+        self.private = private
         self._owner_uid = owner_uid
         self._create = create
 
@@ -135,7 +140,7 @@ class _Walk:
             )
 
     def check_root(self, fd: int) -> None:
-        if reason := not_private(os.fstat(fd), self._owner_uid):
+        if reason := not_private(os.fstat(fd), self._owner_uid, private=self.private):
             raise RootRefusedError(f"{self.label} {reason}")
 
     def _make(self, parent: int, name: str, here: str) -> None:
@@ -147,7 +152,7 @@ class _Walk:
                 f" {self._owner_uid}"
             )
         try:
-            os.mkdir(name, _DIRECTORY_MODE, dir_fd=parent)
+            os.mkdir(name, _PRIVATE_MODE if self.private else _DIRECTORY_MODE, dir_fd=parent)
             listed = os.open(".", OPEN_DIRECTORY, dir_fd=parent)
             try:
                 os.fsync(listed)

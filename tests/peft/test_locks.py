@@ -71,6 +71,7 @@ def test_the_names_are_the_agreed_ones() -> None:
         ".cohesix-registry.lock",
         ".cohesix-adapter.lock",
         ".cohesix-export.lock",
+        "lock",
     ]
 
 
@@ -218,7 +219,12 @@ def test_locks_are_taken_in_one_order(
 
     monkeypatch.setattr(fcntl, "flock", spy)
     with root(tmp_path / "b") as other:
-        roots = {RootLock.EXPORT: other, RootLock.ADAPTER: here, RootLock.REGISTRY: here}
+        roots = {
+            RootLock.RELEASE: other,
+            RootLock.EXPORT: other,
+            RootLock.ADAPTER: here,
+            RootLock.REGISTRY: here,
+        }
         with locked(roots):
             pass
     assert taken == [str(lock) for lock in RootLock]

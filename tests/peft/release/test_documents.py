@@ -1,4 +1,4 @@
-"""Bundles, checkpoints, rows; and a law for all documents: any bytes are read and written back, or refused."""
+"""Bundles, checkpoints, rows; and a law for all documents: bytes are read and written back, or refused."""
 
 from __future__ import annotations
 
