@@ -81,6 +81,21 @@ def test_a_claim_about_other_inputs_is_refused(name: str, value: Any) -> None:
         verify_attestations([signed(TRAINED).encode()], keys=KEYS, expected=replace(TRAINED, **{name: value}))
 
 
+@pytest.mark.parametrize("license_refs", [(), ("mit", "mit"), ("",), ("x" * 257,), ("a\nb",), ("m",) * 9])
+def test_a_claim_names_one_to_eight_different_licences(license_refs: tuple[str, ...]) -> None:
+    with pytest.raises(DocumentError, match="license_refs"):
+        replace(TRAINED, license_refs=license_refs)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"imported": True}, {"dataset_sha256": None}, {"adapter_bundle_sha256": "ee"}, {"source_sha256": "ee"}],
+)
+def test_a_claim_that_nobody_can_make_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(DocumentError, match="sha256 must be"):
+        replace(TRAINED, **changes)
+
+
 def test_an_import_needs_the_adapter_that_is_imported() -> None:
     for other in (None, "ee" * 32):
         claim = replace(IMPORTED, adapter_bundle_sha256=other)
@@ -140,6 +155,21 @@ def test_other_payloads_are_refused(name: str, value: object) -> None:
     document = json.loads(signed(TRAINED).encode())
     document["payload"][name] = value
     with pytest.raises(DocumentError):
+        parse_attestation(encode(document))
+
+
+@pytest.mark.parametrize("provenance", ["known", None, ""])
+def test_where_an_import_was_trained_is_unknown(provenance: object) -> None:
+    document = json.loads(signed(IMPORTED).encode())
+    document["payload"]["training_provenance"] = provenance
+    with pytest.raises(DocumentError, match="training_provenance"):
+        parse_attestation(encode(document))
+
+
+@pytest.mark.parametrize("key_id", ["", "k" * 65, "a\nb", "\u00e9", None])
+def test_a_keys_name_is_short_and_printable(key_id: object) -> None:
+    document = json.loads(signed(TRAINED).encode()) | {"key_id": key_id}
+    with pytest.raises(DocumentError, match="key_id"):
         parse_attestation(encode(document))
 
 
