@@ -160,6 +160,22 @@ def test_a_manifest_that_fits_does_not_help(name: str) -> None:
     assert failed(sealed(without))
 
 
+SKIPPED = {
+    ENVELOPE: {*CHECKS} - {"archive", "manifest", "signature", "evaluation reports"},
+    REQUEST: {"order of phases", "comparison", "outcome", "statement made again"},
+    EVIDENCE: {*CHECKS[6:]} - {"attestations", "evaluation reports"},
+    REPORTS[1]: {"comparison", "statement made again"},
+}
+
+
+@pytest.mark.parametrize(("name", "skipped"), SKIPPED.items())
+def test_what_cannot_be_looked_at_any_more_is_said(name: str, skipped: set[str]) -> None:
+    found = verdicts(sealed(files_of(GOOD) | {name: b"{}"}))
+    assert {verdict.check for verdict in found if verdict.ok is None} == skipped
+    assert [verdict.check for verdict in found] == CHECKS
+    assert sum(verdict.ok is False for verdict in found) == 1
+
+
 def test_a_file_too_many_is_noticed() -> None:
     bad = failed(sealed(files_of(GOOD) | {"observations/09-rollback.json": b"{}"}))
     assert list(bad) == ["statement made again"]
