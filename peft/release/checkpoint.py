@@ -104,7 +104,12 @@ def encode_checkpoint(manifest: CheckpointManifest) -> bytes:
 
 
 def check_resume(
-    manifest: CheckpointManifest, *, request: ReleaseRequest, max_steps: int, published: str, digest: str
+    manifest: CheckpointManifest,
+    *,
+    request: ReleaseRequest,
+    max_steps: int,
+    published: str | None,
+    digest: str,
 ) -> None:
     """Refuse to go on from a checkpoint that this release may not use.
 
@@ -112,7 +117,7 @@ def check_resume(
         manifest: the checkpoint.
         request: the release that wants to go on from it.
         max_steps: at which step its training ends.
-        published: digest of the newest checkpoint that the source operation says it has.
+        published: digest of the newest checkpoint that the source operation says it has, or None.
         digest: digest of ``manifest``'s bytes.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ticket_agent.peft.errors import FileRefusedError, PeftError
+from ticket_agent.peft.errors import FileChangedError, FileRefusedError, LockHeldError, PeftError, PeftIoError
 
 if TYPE_CHECKING:
     from ticket_agent.peft.release.deployment import DeploymentState
@@ -16,6 +16,7 @@ __all__ = [
     "RootBlockedError",
     "RootOwnedError",
     "RootPoisonedError",
+    "may_pass",
 ]
 
 
@@ -61,3 +62,14 @@ class AcceptedConflictError(PeftError):
     def __init__(self, text: str, *, found: DeploymentState) -> None:
         super().__init__(text)
         self.found = found
+
+
+_PASSING = (FileChangedError, LockHeldError, PeftIoError, RootOwnedError, RootPoisonedError)
+
+
+def may_pass(error: PeftError) -> bool:
+    """Tell whether the same call can succeed later without anybody changing the release.
+
+    Such a release waits. Everything else will be refused for ever, or until somebody has acted on the line.
+    """
+    return isinstance(error, _PASSING)

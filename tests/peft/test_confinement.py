@@ -6,15 +6,14 @@ are the first step of a root, ``/`` itself, and the kernel's own tables.
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 from crash_process import missing_tracer
 from peft_support import Canary, make_fifo, make_socket, snapshot
+from traced_calls import TRACER, Call, traced_calls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,48 +80,6 @@ os.access("/end", 0)
 print(refused)
 """
 
-_CALL = re.compile(r"^(?P<call>\w+)\((?P<arguments>.*)\) += ")
-_TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
-_KERNEL = re.compile(r"/proc/(locks|self/mountinfo|self/fdinfo/\d+|\d+/comm)")
-_NO_LINK_AT_END = {"unlinkat", "mkdirat", "renameat", "renameat2", "rename", "linkat", "symlinkat"}
-"""Calls that act on the entry itself, so that a link is never followed."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """One system call with its paths, as strace prints it."""
-
-    name: str
-    arguments: str
-
-    @property
-    def paths(self) -> list[str]:
-        return _TEXT.findall(self.arguments)
-
-    def fault(self) -> str | None:
-        """What breaks the law in it, or None."""
-        paths = self.paths
-        if "AT_EMPTY_PATH" in self.arguments and paths == [""]:
-            return None  # the descriptor itself
-        if not paths or all(_KERNEL.fullmatch(path) for path in paths):
-            return None
-        if self.name == "openat" and paths == ["/"] and "O_PATH" in self.arguments:
-            return None
-        if "AT_FDCWD" in self.arguments or not self.name.endswith(("at", "at2")):
-            return "a path from the working directory or from the top"
-        if any("/" in path or path in ("", "..") for path in paths):
-            return "more than one entry"
-        follows = "NOFOLLOW" not in self.arguments and self.name not in _NO_LINK_AT_END
-        return "a link would be followed" if follows and paths != ["."] else None
-
-
-def _calls(trace: Path) -> list[Call]:
-    text = trace.read_text(encoding="utf-8", errors="replace")
-    lines = text.split('access("/begin"')[1].split('access("/end"')[0].splitlines()[1:]
-    matches = [match for line in lines if (match := _CALL.match(line))]
-    return [Call(match["call"], match["arguments"]) for match in matches]
-
-
 _WHY_NOT = missing_tracer()
 
 
@@ -140,15 +97,14 @@ def test_no_system_call_takes_a_path(tmp_path: Path) -> None:
     hostile = ["file-link", "dir-link", "dangling", "fifo", "socket"]
     before = snapshot(adapters)
     trace = tmp_path / "trace"
-    tracer = ["strace", "-qq", "-s", "4096", "-e", "trace=%file,getdents64", "-o", str(trace)]
     done = subprocess.run(
-        [*tracer, sys.executable, "-c", _RUN, str(tmp_path), *hostile],
+        [*TRACER, str(trace), sys.executable, "-c", _RUN, str(tmp_path), *hostile],
         capture_output=True,
         text=True,
         check=True,
     )
     assert int(done.stdout) == 2 * (2 + 7 * len(hostile))
-    calls = _calls(trace)
+    calls = traced_calls(trace)
     assert {"openat", "newfstatat", "mkdirat", "renameat2", "unlinkat"} <= {call.name for call in calls}
     assert len(calls) > 200
     assert [(call, fault) for call in calls if (fault := call.fault())] == []

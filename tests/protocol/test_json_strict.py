@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ticket_lines import json_values, outcome, unicode_text
 
 from ticket_agent.protocol import JsonError, ProtocolError, dumps, parse_object
-from ticket_agent.protocol.json_strict import MAX_DEPTH, count_outside_strings, sorted_members
+from ticket_agent.protocol.json_strict import MAX_DEPTH, count_outside_strings, parse_array, sorted_members
 
 BIG = 1 << 20
 
@@ -150,3 +150,20 @@ def test_what_json_cannot_carry_is_refused(value: object) -> None:
 def test_members_are_sorted_at_every_depth() -> None:
     value = {"b": [{"d": 1, "c": 2}], "a": {"f": 1, "e": None}}
     assert dumps(sorted_members(value)) == b'{"a":{"e":null,"f":1},"b":[{"c":2,"d":1}]}'
+
+
+def test_an_array_keeps_the_same_rules() -> None:
+    assert parse_array(b'[1,"a",[]]', what="rows", max_bytes=BIG) == [1, "a", []]
+    for bad, code in (
+        (b"{}", "json-not-array"),
+        (b'[{"a":1,"a":1}]', "json-repeated"),
+        (b"[NaN]", "json-number"),
+        (b'["\\ud800"]', "json-surrogate"),
+        (b"[" * 128 + b"]" * 128, "json-depth"),
+        (b"[1", "json-syntax"),
+    ):
+        with pytest.raises(JsonError) as caught:
+            parse_array(bad, what="rows", max_bytes=BIG)
+        assert caught.value.code == code
+    with pytest.raises(JsonError, match="the limit is 2"):
+        parse_array(b"[1]", what="rows", max_bytes=2)

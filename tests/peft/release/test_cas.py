@@ -19,12 +19,28 @@ from peft_support import (
     snapshot,
 )
 from private_roots import opened
-from release_support import sha
+from release_support import base_state, sha
 
-from ticket_agent.peft.errors import AbsentError, FileRefusedError, PeftError, PeftIoError
+from ticket_agent.peft.errors import (
+    AbsentError,
+    FileChangedError,
+    FileRefusedError,
+    LockHeldError,
+    PeftError,
+    PeftIoError,
+)
 from ticket_agent.peft.release.canonical import digest
 from ticket_agent.peft.release.cas import MAX_OBJECT_BYTES, StoreLimits
-from ticket_agent.peft.release.root_errors import CapacityError, ObjectCorruptError, RootPoisonedError
+from ticket_agent.peft.release.document_error import DocumentError
+from ticket_agent.peft.release.root_errors import (
+    AcceptedConflictError,
+    CapacityError,
+    ObjectCorruptError,
+    RootBlockedError,
+    RootOwnedError,
+    RootPoisonedError,
+    may_pass,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -224,12 +240,15 @@ def test_after_a_failed_write_nothing_is_changed(
         assert again.objects.store(DATA) == NAME
 
 
-def test_a_failed_directory_sync_is_final(here: PrivateRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_failed_directory_sync_is_final(
+    here: PrivateRoot, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     real = os.fsync
 
     def failing(fd: int) -> None:
         if stat.S_ISDIR(os.fstat(fd).st_mode):
-            raise OSError(errno.EIO, "Input/output error")
+            raise OSError(code, os.strerror(code))
         real(fd)
 
     monkeypatch.setattr(os, "fsync", failing)
@@ -277,7 +296,24 @@ def test_an_object_is_synced_before_it_has_its_name(
     assert calls == ["directory"]
 
 
-def test_everything_raised_is_of_one_family() -> None:
-    assert all(
-        issubclass(error, PeftError) for error in (CapacityError, ObjectCorruptError, RootPoisonedError)
-    )
+def test_what_may_pass_is_told_from_what_is_refused() -> None:
+    passing: list[PeftError] = [
+        LockHeldError("root", pid=1, command=None),
+        FileChangedError("changed"),
+        PeftIoError("reading", OSError(errno.EIO, "x")),
+        RootOwnedError("another release"),
+        RootPoisonedError("restart"),
+    ]
+    refused: list[PeftError] = [
+        AbsentError("x"),
+        FileRefusedError("x"),
+        ObjectCorruptError("x"),
+        CapacityError("x"),
+        RootBlockedError("x"),
+        DocumentError("x"),
+        AcceptedConflictError("x", found=base_state()),
+    ]
+    assert [may_pass(error) for error in passing] == [True] * len(passing)
+    assert [may_pass(error) for error in refused] == [False] * len(refused)
+    codes = [error.code for error in (*passing, *refused)]
+    assert len(set(codes)) == len(codes)

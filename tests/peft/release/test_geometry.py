@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from release_support import tiny_stack
+from vector_files import VECTORS
 
 from ticket_agent.peft.release.document_error import DocumentError
 from ticket_agent.peft.release.geometry import adapter_tensors, check_base_config
@@ -33,6 +34,29 @@ def test_the_qualified_adapter_has_120_tensors() -> None:
     assert tensors[f"{prefix}.q_proj.lora_B.weight"] == (576, 4)
     assert tensors[f"{prefix}.v_proj.lora_A.weight"] == (4, 576)
     assert tensors[f"{prefix}.v_proj.lora_B.weight"] == (192, 4)
+
+
+@pytest.mark.parametrize("case", ["llama-attention", "llama-all-linear"])
+def test_a_real_adapter_has_exactly_the_tensors_that_follow(case: str) -> None:
+    data = (VECTORS / "adapters" / case / "adapter_model.safetensors").read_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    header.pop("__metadata__", None)
+    found = {name: tuple(tensor["shape"]) for name, tensor in header.items()}
+    modules = tuple(sorted({name.split(".")[6] for name in found}))
+    layers = len({name.split(".")[4] for name in found})
+    rank = next(shape[0] for name, shape in found.items() if ".lora_A." in name)
+    sizes = {name.split(".")[6]: shape for name, shape in found.items() if ".lora_B." in name}
+    geometry = replace(
+        TINY,
+        layers=layers,
+        hidden_size=8,
+        intermediate_size=sizes.get("up_proj", (16,))[0],
+        heads=2,
+        head_dim=4,
+        kv_heads=sizes.get("k_proj", sizes["v_proj"])[0] // 4,
+        target_modules=modules,
+    )
+    assert found == adapter_tensors(geometry, rank)
 
 
 def test_every_projection_has_its_shape() -> None:

@@ -16,6 +16,7 @@ from peft_support import (
     no_descriptor_leaks,
     snapshot,
 )
+from peft_support import root as source_root
 from private_roots import deaths, opened, store_bundle
 from release_support import base_state, promoted, sha
 
@@ -400,7 +401,9 @@ def _fresh(place: Path, prepared: Path) -> None:
     shutil.copytree(prepared, place)
 
 
-@pytest.mark.parametrize("name", ["promote", "restore", "claim", "disclaim", "store", "materialise", "block"])
+@pytest.mark.parametrize(
+    "name", ["promote", "restore", "claim", "disclaim", "store", "store file", "materialise", "block"]
+)
 def test_every_crash_point(place: Path, name: str) -> None:
     prepared = place.with_name("prepared")
     bundle = _ready(prepared)
@@ -415,6 +418,7 @@ def test_every_crash_point(place: Path, name: str) -> None:
         "claim": lambda root: root.control.claim(ONE),
         "disclaim": lambda root: root.control.disclaim(ONE),
         "store": lambda root: root.objects.store(b"new content"),
+        "store file": lambda root: _store_file(root, prepared.with_name("source")),
         "materialise": lambda root: root.materialise(bundle),
         "block": lambda root: root.control.block(blocker(ONE)),
     }
@@ -436,6 +440,13 @@ def test_every_crash_point(place: Path, name: str) -> None:
         _fresh(place, prepared)
     assert points >= 5
     assert seen == {_seen_of(prepared), final}, "both sides of the commit were met"
+
+
+def _store_file(root: PrivateRoot, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "file").write_bytes(b"x" * 300_000)
+    with source_root(folder) as source, source.open_file("file", max_bytes=1 << 20) as file:
+        root.objects.store_file(file)
 
 
 def _state(prepared: Path, action: Callable[[PrivateRoot], object]) -> str:
