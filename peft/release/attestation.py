@@ -13,7 +13,7 @@ from ticket_agent.peft.release.canonical import decode_object, digest, encode
 from ticket_agent.peft.release.document_error import reading
 from ticket_agent.peft.release.evidence_errors import AttestationError, SignatureRefusedError
 from ticket_agent.peft.release.evidence_limits import MAX_ATTESTATION_BYTES
-from ticket_agent.peft.release.keys import SIGNATURE_BYTES
+from ticket_agent.peft.release.keys import SIGNATURE_BYTES, PublicKey
 from ticket_agent.peft.release.profile import (
     MAX_ATTESTATIONS,
     MAX_KEY_ID_BYTES,
@@ -25,13 +25,15 @@ from ticket_agent.peft.release.rules import array, choice, digest_text, exact, r
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ticket_agent.peft.release.keys import PrivateKey, PublicKey
+    from ticket_agent.peft.release.keys import PrivateKey
+    from ticket_agent.peft.release.profile import Profile
 
 __all__ = [
     "Attestation",
     "SourceClaim",
     "attest",
     "parse_attestation",
+    "trusted_keys",
     "verify_attestations",
 ]
 
@@ -191,6 +193,15 @@ def parse_attestation(data: bytes) -> Attestation:
         with reading("payload"):
             claim = SourceClaim.of_members(document["payload"])
         return Attestation(claim=claim, key_id=document["key_id"], signature=raw)
+
+
+def trusted_keys(profile: Profile) -> dict[str, PublicKey]:
+    """The keys that a profile trusts, by the name it gives them.
+
+    Raises:
+        KeyFileError: one of them is no key that anybody signs with.
+    """
+    return {name: PublicKey(bytes.fromhex(raw)) for name, raw in profile.attestation_keys}
 
 
 def verify_attestations(

@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 from key_files import OTHER_SEED, key
+from release_support import profile
 
 from ticket_agent.peft.release.attestation import (
     Attestation,
     SourceClaim,
     attest,
     parse_attestation,
+    trusted_keys,
     verify_attestations,
 )
 from ticket_agent.peft.release.canonical import encode
 from ticket_agent.peft.release.document_error import DocumentError
-from ticket_agent.peft.release.evidence_errors import AttestationError
+from ticket_agent.peft.release.evidence_errors import AttestationError, KeyFileError
 
 TRAINED = SourceClaim(
     source_sha256="01" * 32,
@@ -187,3 +189,15 @@ def test_every_changed_bit_is_noticed() -> None:
         changed[index] ^= 1 << (index % 8)
         with pytest.raises((AttestationError, DocumentError)):
             verify_attestations([bytes(changed)], keys=KEYS, expected=TRAINED)
+
+
+def test_the_keys_of_a_profile_are_those_that_are_trusted() -> None:
+    public = key().public
+    trusting = profile(attestation_keys=((WHO, public.raw.hex()),))
+    assert trusted_keys(trusting) == KEYS
+    verify_attestations([signed(TRAINED).encode()], keys=trusted_keys(trusting), expected=TRAINED)
+
+
+def test_a_profile_cannot_trust_a_key_that_anybody_signs_with() -> None:
+    with pytest.raises(KeyFileError):
+        trusted_keys(profile(attestation_keys=((WHO, "00" * 32),)))

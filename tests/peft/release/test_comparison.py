@@ -182,6 +182,13 @@ def test_documents_come_back_as_they_were() -> None:
     assert parse_evaluation(CANDIDATE.encode()) == CANDIDATE
 
 
+@pytest.mark.parametrize("name", [field.name for field in fields(Comparison) if field.name != "baseline"])
+@pytest.mark.parametrize("value", ["ee", "EE" * 32, None])
+def test_a_comparison_is_made_of_digests(name: str, value: Any) -> None:
+    with pytest.raises(DocumentError, match=f"comparison: {name} must be a SHA-256"):
+        Comparison.of_members(decided().members() | {name: value})
+
+
 @pytest.mark.parametrize("name", [*CANDIDATE.members(), "extra"])
 def test_an_evaluation_has_exactly_its_members(name: str) -> None:
     document = CANDIDATE.members()
