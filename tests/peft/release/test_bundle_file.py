@@ -40,14 +40,18 @@ from ticket_agent.peft.release.bundle_file import (
     observation_names,
 )
 from ticket_agent.peft.release.bundle_verify import BundleVerification, Verdict
+from ticket_agent.peft.release.canonical import digest
 from ticket_agent.peft.release.document_error import DocumentError
 from ticket_agent.peft.release.dsse import IN_TOTO, sign
 from ticket_agent.peft.release.evidence import NativeEvidence
 from ticket_agent.peft.release.evidence_errors import AttestationError, BundleFileError, InconsistentError
 from ticket_agent.peft.release.phases import Phase, ReleaseState
 from ticket_agent.peft.release.spelled import spell
+from ticket_agent.protocol.json_strict import dumps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ticket_agent.peft.release.evaluation import RowLosses
     from ticket_agent.peft.release.release_record import ReleaseRecord
 
@@ -496,3 +500,50 @@ def test_a_bundle_needs_the_attestations_that_its_statement_names() -> None:
     with pytest.raises(AttestationError, match="not the one that the statement names"):
         build_bundle(statement, (attest(CLAIM, key_id="x", key=key()),), key())
     assert build_bundle(statement, (attestation(),), key()) == GOOD
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value in a document of JSON."""
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        yield from _places(item, (*path, name))
+
+
+STRANGE: tuple[object, ...] = (None, True, 7, -1.5, "x", [], {}, [[]], {"x": {}})
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=repr)
+def test_a_signer_can_write_anything_anywhere_and_is_refused(strange: object) -> None:
+    document = json.loads(files_of(GOOD)[STATEMENT])
+    # Guarantees are the signer's word; losses of single rows are all alike.
+    skipped = ("launcher", "metrics")
+    places = [path for path in _places(document) if not (len(path) > 2 and path[1] in skipped)]
+    for path in places:
+        changed = _with(document, path, strange)
+        if changed == document:
+            continue
+        envelope = sign(spell(changed), payload_type=IN_TOTO, key=key())
+        files = files_of(GOOD) | {STATEMENT: envelope.payload, ENVELOPE: envelope.encode()}
+        assert _refused(sealed(files)), path
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=repr)
+def test_evidence_can_hold_anything_and_is_judged(strange: object) -> None:
+    """Judged, not always refused: details of a phase that nobody looks at may be anything."""
+    files = files_of(GOOD)
+    document = json.loads(files[EVIDENCE])
+    for path in _places(document):
+        evidence = dumps(_with(document, path, strange))
+        told = signed(files | {EVIDENCE: evidence}, native_evidence_sha256=digest(evidence))
+        assert len(verdicts(sealed(told))) == len(CHECKS), path
+
+
+def _with(document: Any, path: tuple[Any, ...], value: object) -> Any:
+    changed = json.loads(dumps(document))
+    inner = changed
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = value
+    return changed
