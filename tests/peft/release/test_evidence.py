@@ -116,6 +116,29 @@ def test_a_record_of_something_else_is_refused() -> None:
             ReleaseRecord.of_members(value)
 
 
+RECORD: dict[str, tuple[object, ...]] = {
+    "schema": ("cohesix-peft-recipe-journal/v2", None),
+    "state": ("done", None, 1),
+    "writer_epoch": (0, 2**64 - 1.0, True, "7"),
+    "ticket_id": ("", "a b", None, "-x"),
+    "idempotency_key": ("x" * 129, 1),
+    "operation_id": ("a/b", "x" * 65),
+    "request_sha256": ("ee", None),
+    "phases": (None, {}, [None], [{"phase": "deploy", "result": None}], [{"phase": "load"}]),
+    "comparison": ({}, []),
+    "blocker": ("", "x" * 257, "a\nb", 1),
+    "recovery_authority": (None, {}, {"ticket_id": "x"}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in RECORD.items() for value in values]
+)
+def test_each_member_of_a_record_is_held_to_its_rule(name: str, value: object) -> None:
+    with pytest.raises(DocumentError, match="release record: "):
+        ReleaseRecord.of_members(SCENES["rescued"].record.members() | {name: value})
+
+
 @pytest.mark.parametrize("name", ["", "x", "../" + "a" * 61, "A" * 64, "a" * 63])
 def test_only_digests_are_referred_to(name: str) -> None:
     with pytest.raises(PeftError):

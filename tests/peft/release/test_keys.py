@@ -165,3 +165,10 @@ def test_without_the_library_one_line_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.count("pip install 'ticket-agent[release]'") == 2
+
+
+@pytest.mark.parametrize("size", [0, 31, 33, 64])
+def test_keys_have_32_bytes(size: int) -> None:
+    for make in (PublicKey, PrivateKey.of):
+        with pytest.raises(KeyFileError, match=f"has 32 bytes, not {size}"):
+            make(b"A" * size)
