@@ -6,7 +6,6 @@ that give it back. Other programs verify them over the bytes, and need not print
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from ticket_agent.peft.release.canonical import require_spelling
@@ -17,7 +16,7 @@ from ticket_agent.protocol.json_strict import dumps, parse_object, sorted_member
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["decode_spelled", "finite", "finite_floats", "is_finite", "spell"]
+__all__ = ["decode_spelled", "finite", "finite_floats", "spell"]
 
 
 def spell(value: object) -> bytes:
@@ -41,18 +40,11 @@ def decode_spelled(data: bytes, *, what: str, max_bytes: int) -> dict[str, Any]:
     return value
 
 
-def is_finite(value: object) -> bool:
-    """Tell whether a value is a float, and neither NaN nor infinite nor -0."""
-    if not isinstance(value, float) or not math.isfinite(value):
-        return False
-    return value != 0 or math.copysign(1, value) > 0
-
-
-def finite(value: object, member: str, *, low: float = -math.inf, high: float = math.inf) -> float:
-    """A finite float in ``low..=high``; an integer is another spelling and refused."""
-    if not isinstance(value, float) or not is_finite(value) or not low <= value <= high:
-        bounds = "" if low == -math.inf else f" in {low}..={high}"
-        refuse(member, f"a finite number with a fraction{bounds}")
+def finite(value: object, member: str, *, low: float, high: float) -> float:
+    """A float in ``low..=high``, which are finite; an integer is another spelling and refused, like -0.0."""
+    # NaN is in no range.
+    if not isinstance(value, float) or not low <= value <= high or str(value) == "-0.0":
+        refuse(member, f"a number with a fraction in {low}..={high}")
     return value
 
 
