@@ -42,6 +42,7 @@ HEAVY = (
     "huggingface_hub",
     "safetensors",
     "tomli_w",
+    "cryptography",
 )
 
 
@@ -180,7 +181,14 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["journal", "list", "--help"], ["peft", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["journal", "list", "--help"],
+        ["peft", "--help"],
+        ["release", "verify", "--help"],
+    ],
 )
 def test_helps_import_nothing_heavy(arguments: list[str]) -> None:
     code = (

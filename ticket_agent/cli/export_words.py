@@ -51,9 +51,9 @@ offers offset offsets often ok old older on once one only op open opened opening
 order other others our ours out outages outcome outside over overlap own owner package pair pairs parse part
 pass passed passes past path paths pattern payload pci peft pending percent performed permission pid pinned
 pins place plain plan planned planning point pointer policy port possible power preempt preempted preemption
-preemptions prefix prepare previous printable priority probably problem proc process processes program
-protocol provably proves provider published publishes publishing py pynvml quarantined queen queued quota
-range rank ranks rate raw reachable read readers reading readings reads ready real reason reassembled
+preemptions prefix prepare previous printable priority private probably problem proc process processes
+program protocol provably proves provider published publishes publishing py pynvml quarantined queen queued
+quota range rank ranks rate raw reachable read readers reading readings reads ready real reason reassembled
 reassembles reboot rebooted receipt recognise reconciled record recorded records recovery ref refusal
 refusals refuse refused refuses registry regular rejected relative relay release released reload remove
 removed removes removing renew renewal renewed repeated replace replaced replay reports request required

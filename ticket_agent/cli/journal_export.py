@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import IO, TYPE_CHECKING, cast
 
@@ -16,11 +15,10 @@ from ticket_agent.cli.status import require_journal
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
-    import tarfile
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from ticket_agent.journal.bundle import Bundle, Member
+    from ticket_agent.journal.bundle import Bundle
+    from ticket_agent.journal.same_tar import Writer
 
 __all__ = ["export"]
 
@@ -68,13 +66,14 @@ def _written(
     from ticket_agent.journal.bundle import Bundle  # noqa: PLC0415 - start-up time
     from ticket_agent.journal.errors import JournalError  # noqa: PLC0415 - start-up time
     from ticket_agent.journal.redaction import Redaction  # noqa: PLC0415 - start-up time
+    from ticket_agent.journal.same_tar import writing  # noqa: PLC0415 - start-up time
 
     try:
         require_journal(directory)
         bundle = Bundle(directory, Redaction(words=WORDS) if redact else None)
         with output_file(target, force=force, state_dir=directory) as stream:
             counted = _Counted(stream)
-            with _tar(counted, compressed=compressed) as archive:
+            with writing(cast("IO[bytes]", counted), compressed=compressed) as archive:
                 _fill(archive, bundle)
     except JournalError as error:
         fail(f"cannot export {directory}: {error}", Exit.FAILURE)
@@ -100,48 +99,15 @@ class _Counted:
         self._stream.flush()
 
 
-@contextlib.contextmanager
-def _tar(stream: _Counted, *, compressed: bool) -> Iterator[tarfile.TarFile]:
-    import gzip  # noqa: PLC0415 - start-up time
-    import tarfile  # noqa: PLC0415 - start-up time
-
-    target = cast("IO[bytes]", stream)
-    with contextlib.ExitStack() as stack:
-        if compressed:
-            # Neither a name nor a time in its header: the same content gives the same bytes.
-            packed = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=target, mtime=0)
-            target = cast("IO[bytes]", stack.enter_context(packed))
-        yield stack.enter_context(tarfile.open(fileobj=target, mode="w", format=tarfile.USTAR_FORMAT))
-
-
-def _fill(archive: tarfile.TarFile, bundle: Bundle) -> None:
+def _fill(archive: Writer, bundle: Bundle) -> None:
     from ticket_agent.journal.state_dir import ARCHIVE, GAPS, OPS  # noqa: PLC0415 - start-up time
 
     for folder in ("", f"/{OPS}", f"/{GAPS}", f"/{ARCHIVE}"):
-        _add_folder(archive, f"{TOP}{folder}")
+        archive.add_folder(f"{TOP}{folder}")
     for member in bundle.members():
-        _add(archive, member)
-    _add(archive, bundle.manifest(f"ticket-agent {__version__}"))
-
-
-def _add_folder(archive: tarfile.TarFile, path: str) -> None:
-    import tarfile  # noqa: PLC0415 - start-up time
-
-    info = tarfile.TarInfo(path)
-    info.type, info.mode = tarfile.DIRTYPE, 0o700
-    archive.addfile(info)
-
-
-def _add(archive: tarfile.TarFile, member: Member) -> None:
-    import io  # noqa: PLC0415 - start-up time
-    import tarfile  # noqa: PLC0415 - start-up time
-
-    # Owner, group and time stay at zero: they are the exporter's, not the journal's.
-    info = tarfile.TarInfo(f"{TOP}/{member.path}")
-    info.size, info.mode = len(member.data), 0o600
-    archive.addfile(info, io.BytesIO(member.data))
-    # The library keeps every header for readers; a journal may have any number of files.
-    archive.members.clear()  # type: ignore[attr-defined]
+        archive.add_file(f"{TOP}/{member.path}", member.data)
+    manifest = bundle.manifest(f"ticket-agent {__version__}")
+    archive.add_file(f"{TOP}/{manifest.path}", manifest.data)
 
 
 def _say(target: str, bundle: Bundle, size: int, *, as_json: bool) -> None:
