@@ -562,7 +562,7 @@ def test_hostile_registries(places: Places, build: Build, line: str) -> None:
     assert places.snapshot() == before
 
 
-@pytest.mark.parametrize("lock", RootLock)
+@pytest.mark.parametrize("lock", [RootLock.REGISTRY, RootLock.ADAPTER, RootLock.EXPORT])
 @pytest.mark.parametrize("make", [link_to_secret, _dangling, hard_link, directory, make_fifo])
 def test_locks_that_are_none(places: Places, lock: RootLock, make: Make) -> None:
     plan = ImportProvider(places.roots).plan(import_spec())
