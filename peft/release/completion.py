@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ticket_agent.peft.names import shown
-from ticket_agent.peft.release.loopback import MAX_LINE_BYTES
 from ticket_agent.peft.release.serving_errors import AnswerRefusedError, WrongModelError
 from ticket_agent.protocol.errors import JsonError
 from ticket_agent.protocol.json_strict import parse_object
@@ -14,10 +13,12 @@ from ticket_agent.protocol.json_strict import parse_object
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["MAX_TEXT_BYTES", "Completion", "CompletionReader"]
+__all__ = ["MAX_LINE_BYTES", "MAX_TEXT_BYTES", "Completion", "CompletionReader"]
 
 MAX_TEXT_BYTES: Final = 4096
 """UTF-8 of one answer; the longest one that is asked for has eight tokens."""
+MAX_LINE_BYTES: Final = 16 * 1024
+"""One line of a streamed answer."""
 MAX_LOGPROBS: Final = 64
 FINISHES: Final = ("stop", "length")
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ticket_agent.peft.names import shown
+from ticket_agent.peft.release.completion import MAX_LINE_BYTES
 from ticket_agent.peft.release.serving_errors import (
     AnswerRefusedError,
     InstanceRefusedError,
@@ -35,8 +36,6 @@ __all__ = ["LOOPBACK", "MAX_ANSWER_BYTES", "LoopbackClient", "check_port", "chec
 LOOPBACK: Final = "127.0.0.1"
 MAX_ANSWER_BYTES: Final = 64 * 1024
 """One answer with its headers."""
-MAX_LINE_BYTES: Final = 16 * 1024
-"""One line of a streamed answer."""
 MAX_REQUEST_BYTES: Final = 16 * 1024
 MIN_PORT: Final = 1024
 MAX_PORT: Final = 65535

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from release_support import CANARY
 from serving_support import (
     BASE_ANSWERS,
-    CANARY,
     QUICK,
     TRANSFORMERS,
     VLLM,
