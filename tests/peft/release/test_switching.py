@@ -210,14 +210,29 @@ def test_every_history_is_read_back() -> None:
         assert history_of(history_members(history)) == history
 
 
-@given(st.lists(st.builds(Event, st.sampled_from(Step), st.sampled_from([None, *Outcome])), max_size=24))
-def test_only_these_histories_are_legal(events: list[Event]) -> None:
-    history: History = ()
-    for event in events:
-        try:
-            history = append(history, event)
-        except IllegalSwitchError:
-            break
+def test_only_these_histories_are_legal() -> None:
+    for history in ALL:
+        for step in Step:
+            for outcome in (None, *Outcome):
+                event = Event(step, outcome)
+                try:
+                    legal = append(history, event) == (*history, event)
+                except IllegalSwitchError:
+                    legal = False
+                assert legal == ((*history, event) in KNOWN)
+
+
+@given(st.lists(st.sampled_from(LOOKED), min_size=len(Step), max_size=len(Step)), st.integers(0, len(Step)))
+def test_whatever_happens_it_ends(outcomes: list[Outcome], lost: int) -> None:
+    left = iter(outcomes)
+    seen: list[Step] = []
+
+    def outcome(step: Step) -> Outcome:
+        seen.append(step)
+        return next(left)
+
+    history = run(outcome, lambda _: len(seen) < lost)
+    assert end_of(history) is not None
     assert history in KNOWN
 
 
