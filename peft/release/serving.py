@@ -130,14 +130,15 @@ class Launch:
         environment: all of it, beside what the launcher sets for every process.
         working_dir: where it starts.
         files: to be written into the instance's directory first, for its owner alone.
-        links: to be made in the instance's directory first: name and target.
+        directories: to be made in the instance's directory first: a name, and directories; it gets a link to
+            every file of these, where two have a file of one name to the first one's.
     """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     working_dir: str
     files: tuple[tuple[str, bytes], ...]
-    links: tuple[tuple[str, str], ...] = ()
+    directories: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +234,10 @@ class TransformersServe:
         """How an instance is started.
 
         The model's path is relative, because this server calls models by their paths: the path is the name.
+        What stands there is adapter and base model in one, because newer versions take a directory with a
+        configuration for a whole model.
         """
+        sources = (instance.bundle,) if instance.rank is None else (instance.bundle, instance.base)
         device = instance.device
         model = ["--force-model", instance.name] if self._old else [instance.name]
         arguments = ["serve", *model, "--host", LOOPBACK, "--port", str(instance.port)]
@@ -251,7 +255,7 @@ class TransformersServe:
             environment=_OFFLINE,
             working_dir=instance.run_dir,
             files=((GUARD_FILE, dumps(document)),),
-            links=((instance.name, instance.bundle),),
+            directories=((instance.name, sources),),
         )
 
     def listed_names(self, instance: Instance) -> frozenset[str]:

@@ -18,7 +18,7 @@ _FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEX
 
 
 def make_run_dir(path: str, launch: Launch) -> None:
-    """Make the directory, with mode 0700, and put the launch's files (0600) and links into it.
+    """Make the directory, with mode 0700, and put the launch's files (0600) and directories into it.
 
     Nothing of it has to outlast a crash: an instance that was not started by then is not started later.
 
@@ -34,12 +34,22 @@ def make_run_dir(path: str, launch: Launch) -> None:
                 check_entry(name)
                 with os.fdopen(os.open(name, _FILE, 0o600, dir_fd=directory), "wb") as file:
                     file.write(data)
-            for name, target in launch.links:
+            for name, sources in launch.directories:
                 check_entry(name)
-                os.symlink(target, name, dir_fd=directory)
+                os.mkdir(name, 0o700, dir_fd=directory)
+                for entry, target in _first_of_each(sources).items():
+                    os.symlink(target, f"{name}/{entry}", dir_fd=directory)
         finally:
             os.close(directory)
     except FileExistsError:
         raise InstanceRefusedError(f"{path} exists: its server may have been started before") from None
     except OSError as error:
         raise PeftIoError(f"making {path}", error) from error
+
+
+def _first_of_each(sources: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for source in sources:
+        for entry in sorted(os.listdir(source)):  # noqa: PTH208 - names are what is wanted
+            found.setdefault(check_entry(entry), f"{source}/{entry}")
+    return found
