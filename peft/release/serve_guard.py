@@ -168,7 +168,8 @@ def _install(settings: GuardSettings) -> None:
         found = loaded() if settings.adapter else None
         if found is not None and not found.complete:
             sys.exit(
-                f"the server loaded {found.matched} of {found.tensors} tensors of {settings.name}; it ends"
+                f"the model has {found.matched} of the {found.tensors} tensors of {settings.name}, and"
+                f" {found.foreign} of another adapter or of none; it is not served"
             )
         config.loaded_app = Guard(config.loaded_app, settings, loaded)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ticket_agent.peft.errors import AbsentError, PeftError
+from ticket_agent.peft.errors import AbsentError, FileChangedError, PeftError
 from ticket_agent.peft.release.canonical import decode_object, encode
 from ticket_agent.peft.release.document_error import reading
 from ticket_agent.peft.release.loopback import check_port
@@ -27,6 +27,7 @@ MAX_POINTER_BYTES: Final = 2048
 
 _SCHEMA: Final = "ticket-agent-serving/v1"
 _MAX_NAME_BYTES: Final = 192
+_READ_TRIES: Final = 16
 
 
 class PointerConflictError(PeftError):
@@ -100,8 +101,18 @@ class PointerFile:
 
         Raises:
             DocumentError: it is damaged; whom to ask is not known.
+            FileChangedError: it is replaced faster than it can be read.
             PeftIoError: the system failed.
         """
+        for _ in range(_READ_TRIES):
+            try:
+                return self._read()
+            except FileChangedError:
+                # It was replaced between opening and reading it; the next one is as good.
+                continue
+        return self._read()
+
+    def _read(self) -> ServingPointer | None:
         try:
             data = self._root.read_file(POINTER_FILE, max_bytes=MAX_POINTER_BYTES)
         except AbsentError:

@@ -3,16 +3,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from private_roots import opened
 from release_support import CANARY
+from serving_caller import Caller
 from serving_support import (
     BASE_ANSWERS,
     QUICK,
@@ -32,8 +31,6 @@ from ticket_agent.peft.release.canary import Finding, Reference
 from ticket_agent.peft.release.canary_run import BASE, INCUMBENT, CanaryRun
 from ticket_agent.peft.release.guard import Guard
 from ticket_agent.peft.release.loopback import LoopbackClient
-from ticket_agent.peft.release.readiness import ask
-from ticket_agent.peft.release.serving_errors import ServingError
 from ticket_agent.peft.release.serving_pointer import PointerFile, ServingPointer
 from ticket_agent.peft.release.switching import (
     Act,
@@ -105,42 +102,6 @@ class Doubles:
                 running.process.stdout.close()
 
 
-class Caller:
-    """Somebody who asks all the time, whomever the pointer names; every answer has to be a right one."""
-
-    def __init__(self, pointer: PointerFile, backend: Backend) -> None:
-        self.pointer = pointer
-        self.backend = backend
-        self.stop = threading.Event()
-        self.answers: list[tuple[float, int]] = []
-        self.failures: list[str] = []
-        self.thread = threading.Thread(target=self._loop)
-
-    def _loop(self) -> None:
-        number = 0
-        while not self.stop.is_set():
-            number += 1
-            prompt = CANARY.prompts[number % 4]
-            found = self.pointer.read()
-            assert found is not None
-            client = LoopbackClient(port=found.port, token="t" * 40)
-            try:
-                said = ask(client, self.backend, found.name, prompt, max_tokens=8, deadline_s=5.0)
-            except ServingError as error:
-                self.failures.append(str(error))
-                continue
-            if said.text != "".join(answers(found.generation)[prompt]):
-                self.failures.append(f"generation {found.generation} says {said.text}")
-            self.answers.append((time.monotonic(), found.generation))
-
-    def longest_gap_ms(self) -> float:
-        times = [when for when, _ in self.answers]
-        return max(after - before for before, after in pairwise(times)) * 1000
-
-    def generations(self) -> list[int]:
-        return sorted({generation for _, generation in self.answers})
-
-
 class Scene:
     """Generation 1 serves, generation 2 is to replace it, and somebody asks all the time."""
 
@@ -157,7 +118,7 @@ class Scene:
         self.reports: list[CanaryReport] = []
         self.servers.start(self.incumbent)
         self.pointer.move(None, ServingPointer.of(self.incumbent))
-        self.caller = Caller(pointer, backend)
+        self.caller = Caller(pointer, backend, answers)
 
     def client(self, made: Instance) -> LoopbackClient:
         return LoopbackClient(port=made.port, token=made.token)
