@@ -31,6 +31,7 @@ __all__ = [
     "Round",
     "Sample",
     "find_effect",
+    "finding_of",
     "judge",
 ]
 
@@ -236,7 +237,7 @@ def judge(
         slowest = max(sample.latency_ms for sample in found.samples)
         if slowest > canary.maximum_latency_ms:
             findings.append(
-                _finding(
+                finding_of(
                     "canary-latency",
                     f"{found.condition}: an answer took {slowest} ms;"
                     f" the limit is {canary.maximum_latency_ms} ms",
@@ -244,13 +245,13 @@ def judge(
             )
         if found.failures:
             findings.append(
-                _finding(
+                finding_of(
                     "canary-load", f"{found.condition}: {found.failures} other requests failed meanwhile"
                 )
             )
         if found.condition is Condition.LOADED and not found.background + found.failures:
             findings.append(
-                _finding("canary-load", "loaded: the server had nothing else to do, so it proves nothing")
+                finding_of("canary-load", "loaded: the server had nothing else to do, so it proves nothing")
             )
     if effect is not None and not effect.proven:
         findings.append(_no_effect(effect))
@@ -319,7 +320,7 @@ def _mismatch(
     want, got = pairs[at][0].text, pairs[at][1].completion.text
     if acceptance.prefix_tokens is not None:
         want = "".join(pairs[at][0].pieces[: acceptance.prefix_tokens])
-    return _finding(
+    return finding_of(
         "canary-output",
         f"{found.condition}: {sum(good)} of {len(good)} answers are as evaluated,"
         f" {acceptance.minimum_matches} must be;"
@@ -330,17 +331,21 @@ def _mismatch(
 def _no_effect(effect: Effect) -> Finding:
     if effect.matched_tensors is not None:
         count = effect.matched_tensors or "none"
-        return _finding(
+        return finding_of(
             "canary-effect", f"the server found {count} of the adapter's tensors in its model, not all"
         )
     same = [kind for kind, count in effect.changed if not count]
     if not effect.changed:
-        return _finding("canary-effect", "nothing to compare with: that the adapter is applied is not shown")
-    return _finding(
+        return finding_of(
+            "canary-effect", "nothing to compare with: that the adapter is applied is not shown"
+        )
+    return finding_of(
         "canary-effect",
         f"every answer is that of the {' and of the '.join(same)}: the adapter seems not applied",
     )
 
 
-def _finding(rule: str, text: str) -> Finding:
-    return Finding(rule=rule, text=shown(text, MAX_FINDING_CHARACTERS))
+def finding_of(rule: str, text: str) -> Finding:
+    """A finding whose text is short ASCII, whatever a server made it of."""
+    plain = text.encode("ascii", "backslashreplace").decode("ascii")
+    return Finding(rule=rule, text=shown(plain, MAX_FINDING_CHARACTERS).replace("…", "~"))

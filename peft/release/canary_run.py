@@ -8,16 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ticket_agent.peft.names import shown
 from ticket_agent.peft.release.canary import (
-    MAX_FINDING_CHARACTERS,
     CanaryReport,
     Condition,
-    Finding,
     Reference,
     Round,
     Sample,
     find_effect,
+    finding_of,
     judge,
 )
 from ticket_agent.peft.release.readiness import ask, check_ready
@@ -26,7 +24,7 @@ from ticket_agent.peft.release.serving_errors import ServingError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ticket_agent.peft.release.canary import Effect, Expected
+    from ticket_agent.peft.release.canary import Effect, Expected, Finding
     from ticket_agent.peft.release.completion import Completion
     from ticket_agent.peft.release.loopback import LoopbackClient
     from ticket_agent.peft.release.serving import Backend, Instance
@@ -85,11 +83,9 @@ class CanaryRun:
             rounds.append(self._loaded_round())
             check_ready(self.client, self.backend, self.instance)
         except ServingError as error:
-            findings.append(Finding(rule=error.code, text=shown(str(error), MAX_FINDING_CHARACTERS)))
+            findings.append(finding_of(error.code, str(error)))
         if self.identity() != before:
-            findings.append(
-                Finding(rule="canary-identity", text="the server was restarted during its canary")
-            )
+            findings.append(finding_of("canary-identity", "the server was restarted during its canary"))
         return judge(
             name=self.instance.name,
             canary=self.canary,

@@ -103,7 +103,7 @@ class LoopbackClient:
         """
         headers = self._headers() if authorised else {"Accept": "application/json"}
         with self._exchange("GET", path, b"", headers, deadline_s) as response:
-            data = response.read(MAX_ANSWER_BYTES)
+            data = response.read()
         try:
             return parse_object(data, what=f"answer to {path}", max_bytes=MAX_ANSWER_BYTES)
         except JsonError as error:
@@ -139,14 +139,14 @@ class LoopbackClient:
         try:
             with closing(connection):
                 connection.request(method, path, body=data or None, headers=headers)
-                response = connection.getresponse()
-                if response.status != _OK:
-                    said = shown(response.read(512).decode("utf-8", "backslashreplace"), 160)
-                    raise ServerRefusedError(
-                        f"{where} answers {method} {path} with status {response.status}: {said}",
-                        status=response.status,
-                    )
-                yield response
+                with closing(connection.getresponse()) as response:
+                    if response.status != _OK:
+                        said = shown(response.read(512).decode("utf-8", "backslashreplace"), 160)
+                        raise ServerRefusedError(
+                            f"{where} answers {method} {path} with status {response.status}: {said}",
+                            status=response.status,
+                        )
+                    yield response
         except TimeoutError:
             raise ServerTimeoutError(f"{where} did not finish its answer in {deadline_s:g} s") from None
         except _TooLongError:

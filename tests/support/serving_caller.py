@@ -25,9 +25,15 @@ class Caller:
     """Somebody who asks all the time, whomever the pointer names; every answer has to be a right one."""
 
     def __init__(
-        self, pointer: PointerFile, backend: Backend, told: Callable[[int], dict[str, list[str]]]
+        self,
+        pointer: PointerFile,
+        backend: Backend,
+        told: Callable[[int], dict[str, list[str]]],
+        *,
+        pause_s: float = 0.005,
     ) -> None:
-        """``told``: what a generation says to each prompt."""
+        """``told``: what a generation says to each prompt. ``pause_s``: between two questions."""
+        self.pause_s = pause_s
         self.pointer = pointer
         self.backend = backend
         self.told = told
@@ -38,7 +44,7 @@ class Caller:
 
     def _loop(self) -> None:
         number = 0
-        while not self.stop.is_set():
+        while not self.stop.wait(self.pause_s):
             number += 1
             prompt = CANARY.prompts[number % 4]
             found = self.pointer.read()

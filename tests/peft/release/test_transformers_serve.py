@@ -172,7 +172,7 @@ def test_real_servers_pass_the_canary_and_replace_one_another(
     with open_root(root, label="root", owner_uid=os.geteuid(), create=False, private=True) as directory:
         pointer = PointerFile(directory, Guard())
         pointer.move(None, ServingPointer.of(old))
-        caller = Caller(pointer, BACKEND, said.__getitem__)
+        caller = Caller(pointer, BACKEND, said.__getitem__, pause_s=0.05)
         hands = BlueGreen(
             backend=BACKEND,
             incumbent=old,
