@@ -44,6 +44,7 @@ from ticket_agent.peft.release.switching import (
     history_members,
     history_of,
 )
+from ticket_agent.peft.release.tcp_table import connections_to
 from ticket_agent.peft.roots import open_root
 
 if TYPE_CHECKING:
@@ -342,3 +343,24 @@ def test_somebody_elses_pointer_is_left_alone(tmp_path: Path) -> None:
 
 def test_base_answers_are_not_those_of_any_generation() -> None:
     assert all(answers(n)[prompt] != BASE_ANSWERS[prompt] for n in (1, 2) for prompt in CANARY.prompts)
+
+
+def test_the_old_server_is_left_alone_for_a_while_before_it_counts_as_drained(tmp_path: Path) -> None:
+    now = [100.0]
+    with scene(tmp_path) as made:
+        made.caller.stop.set()
+        made.caller.thread.join()
+        hands = replace(made.hands(replace(PATIENCE, settle_s=1.0)), clock=lambda: now[0])
+        assert hands.look(Step.DRAIN) is None
+        now[0] += 0.9
+        assert hands.look(Step.DRAIN) is None
+        held = holding(made.incumbent.port)
+        now[0] += 0.2
+        assert hands.look(Step.DRAIN) is None
+        held.close()
+        while connections_to(made.incumbent.port):
+            time.sleep(0.01)
+        now[0] += 0.9
+        assert hands.look(Step.DRAIN) is None
+        now[0] += 0.2
+        assert hands.look(Step.DRAIN) is Outcome.DONE
