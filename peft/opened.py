@@ -72,6 +72,8 @@ class OpenedFile:
         kind = kind_of(status.st_mode)
         if kind is not Kind.FILE:
             raise FileRefusedError(f"{label} is {kind}, not a regular file")
+        if status.st_nlink == 0:
+            raise FileChangedError(f"{label} was replaced or removed while it was opened")
         if status.st_nlink != 1:
             raise FileRefusedError(
                 f"{label} has {status.st_nlink} names (hard links); only a file with one name is used"

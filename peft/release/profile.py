@@ -41,7 +41,7 @@ from ticket_agent.peft.release.rules import (
     sorted_names,
     text,
 )
-from ticket_agent.peft.release.settings import Canary, Settings
+from ticket_agent.peft.release.settings import EXACT, Canary, Settings
 from ticket_agent.peft.release.stack import Stack, required_packages
 from ticket_agent.peft.release.versions import check_versions
 
@@ -165,6 +165,8 @@ class Profile:
                 self._check_policy(self.evaluation_policy)
 
     def _check_qualified(self) -> None:
+        if self.canary.acceptance != EXACT:
+            refuse("canary.acceptance", "the strictest; the older schemas cannot say another")
         if self.stack != QUALIFIED_STACK:
             raise DocumentError(
                 f"schema must be {ProfileSchema.OURS} for a stack of its own", rule="release-schema"
@@ -223,7 +225,7 @@ class Profile:
             "versions": dict(self.versions),
             "context": self.context.members(),
             "settings": self.settings.members(),
-            "canary": self.canary.members(),
+            "canary": self.canary.members(older=self.schema is not ProfileSchema.OURS),
             "license_refs": list(self.license_refs),
             "attestations": list(self.attestations),
             "attestation_keys": dict(self.attestation_keys),
@@ -286,7 +288,7 @@ def _profile(schema: ProfileSchema, document: dict[str, Any]) -> Profile:
     with reading("settings"):
         settings = Settings.of_members(document["settings"], checkpoints=newer)
     with reading("canary"):
-        canary = Canary.of_members(document["canary"])
+        canary = Canary.of_members(document["canary"], older=schema is not ProfileSchema.OURS)
     return Profile(
         schema=schema,
         versions=tuple(sorted_names(document["versions"], "versions").items()),
