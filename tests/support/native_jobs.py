@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tiny_base
 from release_support import CANARY, SETTINGS, policy, release_input, request, sha, tiny_stack
@@ -22,6 +22,9 @@ from ticket_agent.peft.release.native.job import JobFacts
 from ticket_agent.peft.release.profile import Profile, ProfileSchema, encode_profile, profile_digest
 from ticket_agent.peft.release.request import DeploymentState, Entry, ReleaseRequest, encode_request
 from ticket_agent.peft.release.stack import BasePin, Stack, required_packages
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EVAL_ROWS = 16
 STEPS = 12
@@ -104,8 +107,6 @@ class World:
 
 
 def _stack(base: Path) -> Stack:
-    import sys  # noqa: PLC0415
-
     tiny = tiny_stack()
     return replace(
         tiny,

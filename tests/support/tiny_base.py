@@ -13,68 +13,13 @@ import sys
 from pathlib import Path
 
 LAYERS, HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM = 2, 32, 48, 4, 2, 8
-WORDS = [
-    "the",
-    "a",
-    "sea",
-    "lamp",
-    "ship",
-    "wind",
-    "tide",
-    "harbour",
-    "keeper",
-    "light",
-    "storm",
-    "night",
-    "morning",
-    "boat",
-    "rope",
-    "sail",
-    "bell",
-    "rock",
-    "shore",
-    "wave",
-    "salt",
-    "gull",
-    "north",
-    "south",
-    "east",
-    "west",
-    "old",
-    "new",
-    "high",
-    "low",
-    "calm",
-    "wild",
-    "bright",
-    "dark",
-    "long",
-    "short",
-    "first",
-    "last",
-    "turns",
-    "rises",
-    "falls",
-    "waits",
-    "calls",
-    "sees",
-    "keeps",
-    "leaves",
-    "finds",
-    "holds",
-    "and",
-    "then",
-    "while",
-    "until",
-    "over",
-    "under",
-    "near",
-    "far",
-    "is",
-    "was",
-    "row",
-    "of",
-]
+_TEXT = (
+    "the a sea lamp ship wind tide harbour keeper light storm night morning boat rope sail bell rock shore"
+    " wave salt gull north south east west old new high low calm wild bright dark long short first last"
+    " turns rises falls waits calls sees keeps leaves finds holds and then while until over under near far"
+    " is was row of us"
+)
+WORDS = tuple(_TEXT.split())
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 VOCABULARY = (*SPECIAL, *WORDS, *(str(digit) for digit in range(10)))
 VOCABULARY_SIZE = 96
@@ -123,9 +68,7 @@ def rows(count: int, start: int) -> list[str]:
     found = []
     for number in range(start, start + count):
         digits = " ".join(str(number).zfill(3))
-        found.append(
-            f"the old keeper of the lamp sees row {digits} and then the ship turns north near the rock"
-        )
+        found.append(f"the old keeper of the lamp sees row {digits} and then the ship turns north near us")
     return found
 
 

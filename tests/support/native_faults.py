@@ -1,0 +1,81 @@
+"""What goes wrong inside the libraries, for one process: each function breaks one thing, as was reported."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def _trainer() -> Any:
+    return importlib.import_module("transformers").Trainer
+
+
+def resume_starts_again() -> None:
+    """The trainer does not use the checkpoint at all, and says nothing."""
+    trainer = _trainer()
+    train = trainer.train
+
+    def forgets(self: Any, resume_from_checkpoint: Any = None, **more: Any) -> Any:
+        return train(self, **more)
+
+    trainer.train = forgets
+
+
+def resume_keeps_new_weights() -> None:
+    """Step, optimizer and schedule come back, and the adapter's weights do not."""
+    _trainer()._load_from_checkpoint = lambda *_, **__: None
+
+
+def resume_has_no_optimizer() -> None:
+    """Optimizer and schedule start again."""
+    _trainer()._load_optimizer_and_scheduler = lambda *_, **__: None
+
+
+def loading_drops_a_tensor() -> None:
+    """The library leaves out what it cannot place, with a warning at most."""
+    library = importlib.import_module("peft")
+    load = library.set_peft_model_state_dict
+
+    def drops(model: Any, tensors: dict[str, Any], *arguments: Any, **named: Any) -> Any:
+        return load(model, dict(sorted(tensors.items())[1:]), *arguments, **named)
+
+    library.set_peft_model_state_dict = drops
+
+
+def adapter_is_switched_off() -> None:
+    """All tensors are in the model, and the model computes without them."""
+    library = importlib.import_module("peft")
+    make = library.get_peft_model
+
+    def made(*arguments: Any, **named: Any) -> Any:
+        model = make(*arguments, **named)
+        model.base_model.disable_adapter_layers()
+        return model
+
+    library.get_peft_model = made
+
+
+def asks_the_hub() -> None:
+    """Something in the libraries looks for a file on the network."""
+    library = importlib.import_module("transformers")
+    tokenizer = library.AutoTokenizer
+
+    class Asking:
+        @staticmethod
+        def from_pretrained(*arguments: Any, **named: Any) -> Any:
+            importlib.import_module("socket").create_connection(("127.0.0.1", 9))
+            return tokenizer.from_pretrained(*arguments, **named)
+
+    library.AutoTokenizer = Asking
+
+
+def loss_is_no_number() -> None:
+    """The model computes NaN."""
+    trainer = _trainer()
+    compute = trainer.compute_loss
+
+    def computed(*arguments: Any, **named: Any) -> Any:
+        found = compute(*arguments, **named)
+        return found * float("nan")
+
+    trainer.compute_loss = computed
