@@ -25,16 +25,20 @@ def edited(
 ) -> Path:
     """Copy an adapter and change its tensors, members of its configuration, or the bytes of its weights."""
     shutil.copytree(good, to)
-    library = importlib.import_module("safetensors.numpy")
     if tensors is not None:
-        changed = tensors(library.load_file(str(to / WEIGHTS)))
-        library.save_file(changed, str(to / WEIGHTS))
+        change_tensors(to / WEIGHTS, tensors)
     if config is not None:
         members = json.loads((to / CONFIG).read_bytes()) | config
         (to / CONFIG).write_text(json.dumps(members))
     if raw is not None:
         (to / WEIGHTS).write_bytes(raw((to / WEIGHTS).read_bytes()))
     return to
+
+
+def change_tensors(path: Path, change: Callable[[Tensors], Tensors]) -> None:
+    """Change the tensors of a file."""
+    library = importlib.import_module("safetensors.numpy")
+    library.save_file(change(library.load_file(str(path))), str(path))
 
 
 def scaled(factor: float, part: str = "lora_B") -> Callable[[Tensors], Tensors]:

@@ -85,10 +85,13 @@ def _plain(value: Any) -> Any:
 
 def run(phase: str, job: str, faults: list[str]) -> None:
     """Run a phase in this process, as the command does."""
-    main = importlib.import_module("ticket_agent.peft.release.native.__main__")
+    from ticket_agent.peft.release.native.command import main  # noqa: PLC0415
+    from ticket_agent.peft.release.native.offline import refuse_network  # noqa: PLC0415
+
+    refuse_network()
     for fault in faults:
         getattr(importlib.import_module("native_faults"), fault)()
-    sys.exit(main.main([phase, "--job", job]))
+    sys.exit(main([phase, "--job", job]))
 
 
 def make_base(folder: str) -> None:

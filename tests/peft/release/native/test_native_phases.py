@@ -25,7 +25,7 @@ from ticket_agent.peft.release.request import Entry
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from native_worker import Worker
+    from native_lab import Lab, Trained
 
 pytestmark = needs_train
 
@@ -80,7 +80,7 @@ def test_the_command_as_it_is_started(world: World, tmp_path: Path) -> None:
     assert [path.name for path in job.out.iterdir()] == ["validate.json"]
 
 
-def test_training_leaves_an_adapter_checkpoints_and_all_losses(trained: Any, world: World) -> None:
+def test_training_leaves_an_adapter_checkpoints_and_all_losses(trained: Trained, world: World) -> None:
     detail = parsed(trained.job, Phase.TRAIN)
     assert detail["candidate"]["adapter_sha256"] == identity(trained.adapter)
     assert detail["candidate"]["files"] == digests(trained.adapter)
@@ -104,7 +104,7 @@ def test_training_leaves_an_adapter_checkpoints_and_all_losses(trained: Any, wor
     assert str(trained.job.path) not in json.dumps(config)
 
 
-def test_checkpoints_hold_no_pickle_of_the_trainer(trained: Any) -> None:
+def test_checkpoints_hold_no_pickle_of_the_trainer(trained: Trained) -> None:
     newest = (trained.job.out / "checkpoint.json").read_bytes()
     published = trained.job.out / "checkpoints"
     assert digest(newest) in {path.name for path in published.iterdir()}
@@ -114,31 +114,27 @@ def test_checkpoints_hold_no_pickle_of_the_trainer(trained: Any) -> None:
         assert "training_args.bin" not in names
 
 
-def test_training_twice_gives_the_same_adapter(
-    worker: Worker, world: World, trained: Any, tmp_path: Path
-) -> None:
-    job = prepare(tmp_path / "job", world, Entry.TRAIN)
-    worker.phase("train", job.path)
-    assert digests(job.out / "adapter") == digests(trained.adapter)
+def test_training_twice_gives_the_same_adapter(lab: Lab, tmp_path: Path) -> None:
+    job = prepare(tmp_path / "job", lab.world, Entry.TRAIN)
+    lab.worker.phase("train", job.path)
+    assert digests(job.out / "adapter") == digests(lab.trained.adapter)
 
 
 @pytest.mark.parametrize("entry", Entry)
-def test_a_candidate_to_its_evaluation(
-    entry: Entry, worker: Worker, world: World, trained: Any, tmp_path: Path
-) -> None:
+def test_a_candidate_to_its_evaluation(entry: Entry, lab: Lab, tmp_path: Path) -> None:
     if entry is Entry.IMPORT:
         # An import is validated before anybody knows its identity.
-        first = prepare(tmp_path / "first", world, entry, adapter=trained.adapter, named=False)
-        worker.phase("validate", first.path)
+        first = prepare(tmp_path / "first", lab.world, entry, adapter=lab.trained.adapter, named=False)
+        lab.worker.phase("validate", first.path)
         told = parsed(first, Phase.VALIDATE)
-        assert told["candidate"]["adapter_sha256"] == identity(trained.adapter)
+        assert told["candidate"]["adapter_sha256"] == identity(lab.trained.adapter)
         assert told["training_provenance"] == "unknown"
-    job = prepare(tmp_path / "job", world, entry, adapter=trained.adapter)
-    worker.phase("evaluate", job.path)
-    worker.phase("scan", job.path)
+    job = prepare(tmp_path / "job", lab.world, entry, adapter=lab.trained.adapter)
+    lab.worker.phase("evaluate", job.path)
+    lab.worker.phase("scan", job.path)
     baseline, candidate, paired = evaluations(job)
-    assert baseline.artifact_sha256 == world.profile.base
-    assert candidate.artifact_sha256 == identity(trained.adapter)
+    assert baseline.artifact_sha256 == lab.world.profile.base
+    assert candidate.artifact_sha256 == identity(lab.trained.adapter)
     assert paired.mean_difference < -0.2
     effect = parsed(job, Phase.EVALUATE)["effect"]
     assert effect["matched_tensors"] == 8
@@ -146,7 +142,9 @@ def test_a_candidate_to_its_evaluation(
     assert effect["largest_logit_difference"] > effect["noise"]
     answers = json.loads((job.out / "behaviour.json").read_bytes())
     assert [len(answers[name]) for name in ("baseline", "candidate")] == [4, 4]
-    assert digest((job.out / "behaviour.json").read_bytes()) == parsed(job, Phase.EVALUATE)["behaviour_sha256"]
+    assert (
+        digest((job.out / "behaviour.json").read_bytes()) == parsed(job, Phase.EVALUATE)["behaviour_sha256"]
+    )
     scanned = parsed(job, Phase.SCAN)
     assert (scanned["adapter_sha256"], scanned["tensor_count"]) == (candidate.artifact_sha256, 8)
     compare(
@@ -158,14 +156,12 @@ def test_a_candidate_to_its_evaluation(
     )
 
 
-def test_a_regression_against_the_incumbent_is_seen(
-    worker: Worker, world: World, trained: Any, tmp_path: Path
-) -> None:
-    worse = edited(trained.adapter, tmp_path / "worse", tensors=scaled(-1.0))
-    job = prepare(tmp_path / "job", world, Entry.IMPORT, adapter=worse, incumbent=trained.adapter)
-    worker.phase("evaluate", job.path)
+def test_a_regression_against_the_incumbent_is_seen(lab: Lab, tmp_path: Path) -> None:
+    worse = edited(lab.trained.adapter, tmp_path / "worse", tensors=scaled(-1.0))
+    job = prepare(tmp_path / "job", lab.world, Entry.IMPORT, adapter=worse, incumbent=lab.trained.adapter)
+    lab.worker.phase("evaluate", job.path)
     baseline, candidate, paired = evaluations(job)
-    assert baseline.artifact_sha256 == identity(trained.adapter)
+    assert baseline.artifact_sha256 == identity(lab.trained.adapter)
     assert paired.mean_difference > 0.2
     with pytest.raises(ComparisonRefusedError, match="eval_loss"):
         compare(
@@ -177,10 +173,10 @@ def test_a_regression_against_the_incumbent_is_seen(
         )
 
 
-def test_the_incumbent_itself_again_is_no_regression(
-    worker: Worker, world: World, trained: Any, tmp_path: Path
-) -> None:
-    job = prepare(tmp_path / "job", world, Entry.IMPORT, adapter=trained.adapter, incumbent=trained.adapter)
-    worker.phase("evaluate", job.path)
+def test_the_incumbent_itself_again_is_no_regression(lab: Lab, tmp_path: Path) -> None:
+    job = prepare(
+        tmp_path / "job", lab.world, Entry.IMPORT, adapter=lab.trained.adapter, incumbent=lab.trained.adapter
+    )
+    lab.worker.phase("evaluate", job.path)
     _, _, paired = evaluations(job)
     assert paired.differences == (0.0,) * 16
