@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+import resource
+import signal
 from typing import Any
 
 
@@ -84,3 +87,25 @@ def loss_is_no_number() -> None:
         return (found[0] * nothing, *found[1:]) if isinstance(found, tuple) else found * nothing
 
     trainer.compute_loss = computed
+
+
+def killed_in_step_ten() -> None:
+    """Somebody kills the process between two checkpoints."""
+    trainer = _trainer()
+    step = trainer.training_step
+    done = []
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        done.append(1)
+        if len(done) == 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(*arguments, **named)
+
+    trainer.training_step = counted
+
+
+def disk_is_nearly_full() -> None:
+    """Nothing longer than an observation can be written."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    # As in any Python process: writing then fails with EFBIG.
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

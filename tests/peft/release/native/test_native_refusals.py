@@ -247,15 +247,18 @@ def test_files_of_the_base_model_are_held_against_their_digests(phase: str, lab:
     assert "base/model.safetensors is" in refusal(job, phase)
 
 
-def test_a_file_too_many_or_too_few_is_refused(worker: Worker, world: World, tmp_path: Path) -> None:
-    for name, change, reason in (
-        ("more", lambda base: (base / "modeling_llama.py").write_text("x"), "has modeling_llama.py"),
-        ("less", lambda base: (base / "tokenizer.json").unlink(), "has no tokenizer.json"),
-    ):
-        job = prepare(tmp_path / name, world, Entry.TRAIN)
-        change(job.inputs / "base")
-        worker.phase("validate", job.path)
-        assert reason in refusal(job, "validate")
+def test_a_file_too_many_is_refused(worker: Worker, world: World, tmp_path: Path) -> None:
+    job = prepare(tmp_path / "job", world, Entry.TRAIN)
+    (job.inputs / "base" / "modeling_llama.py").write_text("x")
+    worker.phase("validate", job.path)
+    assert "base has modeling_llama.py" in refusal(job, "validate")
+
+
+def test_a_file_too_few_is_refused(worker: Worker, world: World, tmp_path: Path) -> None:
+    job = prepare(tmp_path / "job", world, Entry.TRAIN)
+    (job.inputs / "base" / "tokenizer.json").unlink()
+    worker.phase("validate", job.path)
+    assert "base has no tokenizer.json" in refusal(job, "validate")
 
 
 def rebuilt(world: World, folder: Path, change: Callable[[Path], None]) -> World:

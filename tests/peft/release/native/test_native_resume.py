@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,25 @@ def test_a_resumed_training_ends_as_one_that_was_never_stopped(
     assert proof["probe_loss"] == pytest.approx(proof["saved_probe_loss"], rel=1e-6)
     manifest = parse_checkpoint((job.out / "checkpoint.json").read_bytes())
     assert (manifest.source_operation, manifest.step) == ("release-two", STEPS)
+
+
+def test_a_killed_training_goes_on_in_another_release(lab: Lab, tmp_path: Path) -> None:
+    killed = prepare(tmp_path / "killed", lab.world, Entry.TRAIN)
+    ended = lab.worker.call("native_worker:run", "train", killed.path, ["killed_in_step_ten"])
+    assert ended["exit"] == -signal.SIGKILL
+    # Nobody says how it ended, and what it published before is whole.
+    assert not (killed.out / "train.json").exists()
+    job = resumed(tmp_path / "job", lab.world, killed.out)
+    lab.worker.phase("train", job.path)
+    assert job.observed("train")["detail"]["resume"]["from_step"] == STEP
+    assert digests(job.out / "adapter") == digests(lab.trained.adapter)
+
+
+def test_a_full_disk_ends_a_training_with_an_observation(lab: Lab, tmp_path: Path) -> None:
+    job = prepare(tmp_path / "job", lab.world, Entry.TRAIN)
+    lab.worker.phase("train", job.path, "disk_is_nearly_full")
+    assert job.observed("train")["succeeded"] is False
+    assert not (job.out / "checkpoint.json").exists()
 
 
 @pytest.mark.parametrize(
