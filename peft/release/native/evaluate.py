@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -60,7 +59,7 @@ def evaluate(job: Job) -> dict[str, Any]:
     else:
         incumbent, _ = attach(base, job.input_path("incumbent"), profile)
         before = bench.measure(incumbent, served.served_artifact_sha256)
-        del incumbent
+        del incumbent, base
         # Not taken off again: what is compared must be a base model that nobody has touched.
         base = load_base(job.input_path("base"), profile)
     adapted, matched = attach(base, job.input_path("adapter"), profile)
@@ -95,6 +94,7 @@ class _Bench:
 
     def __init__(self, job: Job) -> None:
         self._profile: Final = job.profile
+        self._now_unix_ms: Final = job.now_unix_ms
         self._tokenizer: Final = load_tokenizer(job.input_path("base"))
         self._rows: Final = tokenise(self._tokenizer, job.eval_rows, job.profile, what="evaluation rows")
         self._names: Final = tuple(hashlib.sha256(row.encode()).hexdigest() for row in job.eval_rows)
@@ -119,7 +119,7 @@ class _Bench:
             )
             _record_losses(trainer, losses)
             mean = float(trainer.evaluate()[EVAL_LOSS])
-        completed_unix_ms = time.time_ns() // 1_000_000
+        completed_unix_ms = self._now_unix_ms()
         _check_losses(losses, mean, len(self._rows))
         canary = self._profile.canary
         return _Measured(

@@ -44,6 +44,7 @@ from ticket_agent.peft.release.spelled import spell
 from ticket_agent.peft.roots import open_to_read
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ticket_agent.peft.directory import Directory
@@ -104,13 +105,15 @@ class Job:
 
     Attributes:
         path: the directory; libraries that load models take nothing else.
+        now_unix_ms: the host's clock.
         inputs: ``in``.
         outputs: ``out``.
         facts: ``job.json``.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, now_unix_ms: Callable[[], int]) -> None:
         self.path: Final = path
+        self.now_unix_ms: Final = now_unix_ms
         with open_to_read(path, label="job directory") as root:
             self.inputs: Final[Directory] = root.open_dir("in")
             self.outputs: Final[Directory] = root.open_dir("out")

@@ -48,16 +48,16 @@ def run_phase(phase: Phase, path: Path, *, now_unix_ms: Callable[[], int]) -> Ph
         PeftError: no observation was written: the job has no ``job.json`` that could be read, it has been
             done already, or the file system failed.
     """
-    with Job(path) as job:
+    with Job(path, now_unix_ms=now_unix_ms) as job:
         name = f"{phase}.json"
         if job.outputs.kind(name) is not None:
             raise PeftError(f"{name} is there already; a phase is done once in each job directory")
-        observation = observe_phase(phase, job, works()[phase], now_unix_ms=now_unix_ms)
+        observation = observe_phase(phase, job, works()[phase])
         job.leave(name, observation.encode())
     return observation
 
 
-def observe_phase(phase: Phase, job: Job, work: Work, *, now_unix_ms: Callable[[], int]) -> PhaseObservation:
+def observe_phase(phase: Phase, job: Job, work: Work) -> PhaseObservation:
     """Do the work, and say how it ended."""
 
     def observation(detail: dict[str, Any], *, succeeded: bool) -> PhaseObservation:
@@ -66,7 +66,7 @@ def observe_phase(phase: Phase, job: Job, work: Work, *, now_unix_ms: Callable[[
             request_sha256=job.facts.request_sha256,
             phase=phase,
             native_identity=job.facts.native_identity,
-            completed_unix_ms=now_unix_ms(),
+            completed_unix_ms=job.now_unix_ms(),
             succeeded=succeeded,
             detail=detail | {"resources": _resources()},
         )

@@ -129,16 +129,17 @@ def test_every_error_fits_into_an_observation(error: Exception, told: dict[str, 
     def work(_: Job) -> dict[str, Any]:
         raise error
 
-    with Job(path) as job:
-        found = observe_phase(Phase.TRAIN, job, work, now_unix_ms=lambda: 5)
+    with Job(path, now_unix_ms=lambda: 5) as job:
+        found = observe_phase(Phase.TRAIN, job, work)
     assert not found.succeeded
+    assert found.completed_unix_ms == 5
     assert parse_observation(found.encode()) == found
     assert told.items() <= dict(found.detail).items()
 
 
 def test_a_detail_that_does_not_fit_is_a_failure_and_not_a_silence(path: Path) -> None:
-    with Job(path) as job:
-        found = observe_phase(Phase.SCAN, job, lambda _: {"text": "x" * 6000}, now_unix_ms=lambda: 5)
+    with Job(path, now_unix_ms=lambda: 5) as job:
+        found = observe_phase(Phase.SCAN, job, lambda _: {"text": "x" * 6000})
     assert (found.succeeded, found.detail["error"]) == (False, "DocumentError")
 
 
