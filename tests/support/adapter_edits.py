@@ -57,8 +57,10 @@ def renamed(old: str, new: str) -> Callable[[Tensors], Tensors]:
 
 
 def with_zeros(name: str, *shape: int) -> Callable[[Tensors], Tensors]:
-    numpy = importlib.import_module("numpy")
-    return lambda tensors: tensors | {name: numpy.zeros(shape, dtype="float32")}
+    def change(tensors: Tensors) -> Tensors:
+        return tensors | {name: importlib.import_module("numpy").zeros(shape, dtype="float32")}
+
+    return change
 
 
 def with_number(part: str, number: float) -> Callable[[Tensors], Tensors]:
