@@ -1,0 +1,81 @@
+"""Proof that an adapter does something: the model must answer at least one frozen prompt differently."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ticket_agent.peft.release.native.libraries import library
+from ticket_agent.peft.release.native.native_errors import EffectMissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["continuations", "prompt_logits", "require_effect"]
+
+
+def prompt_logits(model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[Any]:
+    """What a model says after each prompt, before anything is chosen from it."""
+    torch = library("torch")
+    place = next(model.parameters()).device
+    found = []
+    with torch.no_grad():
+        for prompt in prompts:
+            ids = tokenizer(prompt, return_tensors="pt")["input_ids"].to(place)
+            found.append(model(input_ids=ids).logits[0].float().cpu())
+    return found
+
+
+def require_effect(base: list[Any], again: list[Any], adapted: list[Any], *, matched: int) -> dict[str, Any]:
+    """Compare logits with and without the adapter.
+
+    Args:
+        base: of the base model.
+        again: of the base model a second time; what differs there is noise.
+        adapted: of the base model with the adapter.
+        matched: tensors of the adapter that are in the model.
+
+    Raises:
+        EffectMissingError: no logit of any prompt differs by more than noise.
+    """
+    noise = max(_difference(one, other) for one, other in zip(base, again, strict=True))
+    differences = [_difference(one, other) for one, other in zip(base, adapted, strict=True)]
+    changed = sum(difference > noise for difference in differences)
+    if not changed:
+        raise EffectMissingError(
+            f"the adapter's {matched} tensors are loaded and change no logit of {len(base)} prompts:"
+            " it has no effect on this base model"
+        )
+    return {
+        "matched_tensors": matched,
+        "changed_prompts": changed,
+        "prompts": len(base),
+        "largest_logit_difference": max(differences),
+        "noise": noise,
+    }
+
+
+def _difference(one: Any, other: Any) -> float:
+    return float((one - other).abs().max()) + 0.0
+
+
+def continuations(model: Any, tokenizer: Any, prompts: Sequence[str], max_tokens: int) -> list[str]:
+    """What a model goes on with after each prompt, always taking the likeliest token."""
+    torch = library("torch")
+    place = next(model.parameters()).device
+    found = []
+    for prompt in prompts:
+        asked = prompt
+        if tokenizer.chat_template is not None:
+            message = [{"role": "user", "content": prompt}]
+            asked = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        ids = tokenizer(asked, return_tensors="pt", add_special_tokens=asked == prompt)["input_ids"].to(place)
+        with torch.no_grad():
+            answer = model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=max_tokens,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        found.append(tokenizer.decode(answer[0, ids.shape[1] :], skip_special_tokens=True))
+    return found
