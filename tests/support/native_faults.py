@@ -6,7 +6,10 @@ import importlib
 import os
 import resource
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def _library(name: str) -> Any:
@@ -36,6 +39,27 @@ def resume_keeps_new_weights() -> None:
 def resume_has_no_optimizer() -> None:
     """Optimizer and schedule start again."""
     _trainer()._load_optimizer_and_scheduler = lambda *_, **__: None
+
+
+def _after_loading(change: Callable[[Any], None]) -> None:
+    trainer = _trainer()
+    load = trainer._load_optimizer_and_scheduler
+
+    def loaded(self: Any, checkpoint: Any) -> None:
+        load(self, checkpoint)
+        change(self)
+
+    trainer._load_optimizer_and_scheduler = loaded
+
+
+def resume_forgets_moments() -> None:
+    """The optimizer alone starts again."""
+    _after_loading(lambda trainer: trainer.optimizer.state.clear())
+
+
+def resume_forgets_schedule() -> None:
+    """The schedule alone starts again."""
+    _after_loading(lambda trainer: setattr(trainer.lr_scheduler, "last_epoch", 0))
 
 
 def loading_drops_a_tensor() -> None:

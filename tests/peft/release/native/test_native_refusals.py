@@ -213,6 +213,14 @@ def test_only_the_named_candidate_is_looked_at(phase: str, lab: Lab, tmp_path: P
     assert "adapter is adapter" in refusal(job, phase)
 
 
+def test_an_import_is_the_bundle_that_its_input_names(lab: Lab, tmp_path: Path) -> None:
+    job = prepare(tmp_path / "job", lab.world, Entry.IMPORT, adapter=lab.trained.adapter, named=False)
+    other = edited(lab.trained.adapter, tmp_path / "other", tensors=scaled(2.0))
+    (job.inputs / "adapter" / WEIGHTS).write_bytes((other / WEIGHTS).read_bytes())
+    lab.worker.phase("validate", job.path)
+    assert "other files than the bundle that the release input imports" in refusal(job, "validate")
+
+
 def test_a_changed_incumbent_is_refused(lab: Lab, tmp_path: Path) -> None:
     job = prepare(
         tmp_path / "job", lab.world, Entry.TRAIN, adapter=lab.trained.adapter, incumbent=lab.trained.adapter

@@ -115,6 +115,8 @@ def test_a_full_disk_ends_a_training_with_an_observation(lab: Lab, tmp_path: Pat
         ("resume_starts_again", "the trainer is at step 0, and the checkpoint is of step 8"),
         ("resume_keeps_new_weights", "did not take over the checkpoint's weights"),
         ("resume_has_no_optimizer", "at step 0, and the checkpoint is of step 8"),
+        ("resume_forgets_moments", "the optimizer is at step 0, and the checkpoint is of step 8"),
+        ("resume_forgets_schedule", "the schedule is at step 0, and the checkpoint is of step 8"),
     ],
 )
 def test_a_trainer_that_starts_again_is_noticed(
