@@ -28,6 +28,27 @@ if TYPE_CHECKING:
 OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
 
 
+def _request(connection: socket.socket) -> bytes:
+    """Head and body of one request, in however many pieces they come."""
+    data = b""
+    while not _is_whole(data) and (piece := connection.recv(1 << 16)):
+        data += piece
+    return data
+
+
+def _is_whole(data: bytes) -> bool:
+    head, blank, body = data.partition(b"\r\n\r\n")
+    length = next(
+        (
+            int(line.split(b":")[1])
+            for line in head.split(b"\r\n")
+            if line.lower().startswith(b"content-length:")
+        ),
+        0,
+    )
+    return bool(blank) and len(body) >= length
+
+
 class Raw:
     """A server of bytes: it answers every request with the same ones, slowly if it should."""
 
@@ -49,7 +70,7 @@ class Raw:
             except OSError:
                 return
             with connection:
-                self.requests.append(connection.recv(1 << 16))
+                self.requests.append(_request(connection))
                 self._answer(connection)
 
     def _answer(self, connection: socket.socket) -> None:
