@@ -38,14 +38,8 @@ def _request(connection: socket.socket) -> bytes:
 
 def _is_whole(data: bytes) -> bool:
     head, blank, body = data.partition(b"\r\n\r\n")
-    length = next(
-        (
-            int(line.split(b":")[1])
-            for line in head.split(b"\r\n")
-            if line.lower().startswith(b"content-length:")
-        ),
-        0,
-    )
+    fields = [line.lower().partition(b":") for line in head.split(b"\r\n")]
+    length = next((int(value) for name, _, value in fields if name == b"content-length"), 0)
     return bool(blank) and len(body) >= length
 
 
