@@ -25,7 +25,7 @@ EVERYTHING = os.environ.get("TICKET_AGENT_CRASH") == "all"
 TIMEOUT_S = 3600 if EVERYTHING else 300
 """Of one sweep."""
 SHARE = 0.6
-"""Part of each sweep's limit that is visited where time is short, which is everywhere but with ``all``."""
+"""Part of the limit that is visited where there are more points than that."""
 SEED = 4711
 ATTEMPTS = 3
 
@@ -40,11 +40,9 @@ class Run:
 
 def sampled(points: Sequence[_T], limit: int) -> list[_T]:
     """All points, or evenly spread ones with a fixed offset when there are more than ``limit``."""
-    if EVERYTHING:
+    if EVERYTHING or len(points) <= limit:
         return list(points)
     limit = max(1, round(limit * SHARE))
-    if len(points) <= limit:
-        return list(points)
     stride = len(points) / limit
     offset = random.Random(SEED).random() * stride
     return [points[int(offset + index * stride)] for index in range(limit)]
