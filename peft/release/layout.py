@@ -9,7 +9,7 @@
   <phase>.run/                     run directory of its process
   release.json                     how the release ended; written once
   bundle.tar card.md               what was made of that
-  recovery-<ticket id>/            an attempt to recover it later: ``begun.json``, ``rollback``, ``release.json``
+  recovery-<ticket id>/            an attempt to recover it later, with the same files
 ```
 """
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ticket_agent.peft.release.canonical import decode_object, encode
@@ -35,6 +34,8 @@ from ticket_agent.peft.release.statement import LauncherFacts
 from ticket_agent.protocol.tokens import U64_MAX
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ticket_agent.peft.release.phases import Phase
 
 __all__ = [
