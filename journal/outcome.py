@@ -20,6 +20,7 @@ __all__ = [
     "PlanWaitsError",
     "Provider",
     "Rejected",
+    "Underway",
     "Unknown",
     "Unobserved",
     "bounded_detail",
@@ -68,6 +69,19 @@ class Rejected(_Answer):
 @dataclass(frozen=True, slots=True)
 class Pending(_Answer):
     """The effect was accepted and its end is still to be observed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Underway(Pending):
+    """The effect goes on in a process of its own, and nothing about it is uncertain.
+
+    Its provider holds the request's expiry itself and then ends it; until that is done it is not settled.
+
+    Attributes:
+        poll_s: how soon it should be looked at again, in seconds.
+    """
+
+    poll_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from ticket_agent.journal.outcome import Committed, Outcome, Rejected, bounded_detail
+from ticket_agent.journal.outcome import Committed, Outcome, Rejected, Underway, bounded_detail
 from ticket_agent.journal.record import ProviderResult, bounded_evidence
 from ticket_agent.journal.transitions import State
 
@@ -172,10 +172,11 @@ def settle_observation(outcome: Outcome, facts: Facts) -> ProviderResult | None:
     """Return the result that an observation ends with; None keeps the operation in ``executing``.
 
     Knowledge always wins. Without it, the request's expiry or the root's oblivion ends the uncertainty as
-    ``stale``: the effect may or may not have happened, and the message says that it was not repeated.
+    ``stale``: the effect may or may not have happened, and the message says that it was not repeated. What is
+    under way is not uncertain: its provider ends it when its time is over.
     """
     result = settled(outcome, reconciled=True)
-    if result is not None:
+    if result is not None or isinstance(outcome, Underway):
         return result
     if facts.expired:
         return _stale("expired while uncertain, not repeated", outcome)

@@ -95,13 +95,15 @@ class PeftSettings(_Settings):
         registry_root: models, and which of them is active.
         export_root: jobs that were exported.
         adapter_root: adapters that can be imported.
+        release_config: file that says how ``peft.release`` runs here; without it that is not enabled.
     """
 
     registry_root: Path | None = None
     export_root: Path | None = None
     adapter_root: Path | None = None
+    release_config: Path | None = None
 
-    @field_validator("registry_root", "export_root", "adapter_root")
+    @field_validator("registry_root", "export_root", "adapter_root", "release_config")
     @classmethod
     def _root_is_absolute(cls, value: Path | None) -> Path | None:
         if value is not None and not value.is_absolute():
@@ -306,7 +308,7 @@ def _validate(document: dict[str, Any], source: str) -> AgentConfig:
     listed, peft = document.get("action_allowlist"), document.get("peft")
     document = _with_paths(document, ("state_dir",), "", source)
     if isinstance(peft, dict):
-        document = document | {"peft": _with_paths(peft, PEFT_ROOTS, "peft.", source)}
+        document = document | {"peft": _with_paths(peft, (*PEFT_ROOTS, "release_config"), "peft.", source)}
     if isinstance(listed, list) and all(isinstance(action, str) for action in listed):
         document = document | {"action_allowlist": frozenset(listed)}
     try:
@@ -324,7 +326,7 @@ def _with_paths(table: dict[str, Any], names: Iterable[str], prefix: str, source
         value = table.get(name)
         if isinstance(value, str):
             if not value or "\0" in value:
-                raise ConfigError(f"{source}: `{prefix}{name}` is not the name of a directory")
+                raise ConfigError(f"{source}: `{prefix}{name}` is not the name of a file or directory")
             paths[name] = Path(value)
     return table | paths
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from ticket_agent.peft.release.request import Entry
 
-__all__ = ["TERMINAL", "Phase", "ReleaseState", "forward_phases"]
+__all__ = ["NATIVE_PHASES", "TERMINAL", "Phase", "ReleaseState", "forward_phases"]
 
 
 class Phase(StrEnum):
@@ -22,6 +22,10 @@ class Phase(StrEnum):
     CANARY = "canary"
     PROMOTE = "promote"
     ROLLBACK = "rollback"
+
+
+NATIVE_PHASES: Final = (Phase.VALIDATE, Phase.TRAIN, Phase.EVALUATE, Phase.SCAN)
+"""Those that are confined and work on the candidate alone; the others work on what is served."""
 
 
 class ReleaseState(StrEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from ticket_agent.agent.authority import prove_authority
 from ticket_agent.agent.feed import Feed
 from ticket_agent.agent.intake import Intake
 from ticket_agent.agent.keys import V2_FAMILY
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from ticket_agent.config import AgentConfig
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
+    from ticket_agent.peft.release.phase_machine import Allowed
+    from ticket_agent.protocol.spec import HostTicketSpec
 
 __all__ = ["Agent", "PassSummary", "Report", "Totals"]
 
@@ -243,6 +246,10 @@ class Agent:
         """Number of the present session with the hive, from 1 since the process started; 0 before it."""
         return self._namespace.session
 
+    def authority(self, spec: HostTicketSpec) -> tuple[Allowed, str]:
+        """Whether a ticket whose effect goes on still has its authority, and what is known about that."""
+        return prove_authority(self._namespace, self._feed, spec, shard_bits=self._config.shard_bits)
+
     def _read_results(self) -> bool:
         """Read the results in the session of the last look; False if that session is over."""
         self.streams.refresh()
@@ -387,6 +394,7 @@ class Agent:
         announced = False
         while not stop.is_set():
             pause = self._one_round(stop, first=not announced)
+            self._providers.tend()
             if self.connected and not announced:
                 announced = True
                 notifier.ready("serving the hive")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ticket_agent.journal.outcome import Outcome, Plan, PlanRefusedError, Provider, Rejected, Unknown
 
@@ -11,7 +11,15 @@ if TYPE_CHECKING:
 
     from ticket_agent.protocol.spec import HostTicketSpec
 
-__all__ = ["NotEnabled", "ProviderTable"]
+__all__ = ["NotEnabled", "ProviderTable", "Tended"]
+
+
+@runtime_checkable
+class Tended(Protocol):
+    """A provider whose effects go on by themselves and end with their authority."""
+
+    def tend(self) -> None:
+        """End what is not allowed any more. Never raises, never waits long."""
 
 
 class NotEnabled:
@@ -49,6 +57,17 @@ class ProviderTable:
     ) -> None:
         self._by_version = {1: dict(v1), 2: dict(v2)}
         self._allowlist = allowlist
+        self._tended = [
+            provider
+            for providers in self._by_version.values()
+            for provider in providers.values()
+            if isinstance(provider, Tended)
+        ]
+
+    def tend(self) -> None:
+        """Let providers look after what runs for long, also while the hive cannot be reached."""
+        for provider in self._tended:
+            provider.tend()
 
     def provider_for(self, spec: HostTicketSpec) -> Provider[HostTicketSpec]:
         """The provider of a ticket's action, or one that refuses it with the reason."""

@@ -10,12 +10,13 @@ from ticket_agent.agent.keys import V1_FAMILY, base_of
 from ticket_agent.agent.lookup import related
 from ticket_agent.agent.readiness import Readiness, prove_ready, read_current
 from ticket_agent.agent.staging import RESULT_STATE, result_line, staged_result, stream_path
-from ticket_agent.journal.errors import RecordError, StorageFullError
+from ticket_agent.journal.errors import JournalPoisonedError, RecordError, StorageFullError
 from ticket_agent.journal.outcome import (
     Outcome,
     Plan,
     PlanRefusedError,
     PlanWaitsError,
+    Underway,
     Unknown,
     bounded_detail,
 )
@@ -335,6 +336,9 @@ class Stepper:
             return Unknown("the record holds no plan to observe")
         try:
             return op.provider.observe(plan)
+        except JournalPoisonedError:
+            # A provider with a journal of its own: what it wrote last is not known, so this process must end.
+            raise
         except Exception as error:  # noqa: BLE001 - an error while observing leaves the outcome unknown
             return Unknown(f"{type(error).__name__} while observing: {error}")
 
@@ -347,6 +351,8 @@ class Stepper:
             return self._on(
                 op, self._store.settle(op.record.key, result, self._stage(op, result)), result.message
             )
+        if isinstance(outcome, Underway):
+            return self._wait(op, outcome.detail, outcome.poll_s)
         noted = op.record.uncertain
         if noted is None or noted.detail != outcome.detail:
             op.record = self._store.note_uncertain(op.record.key, outcome.detail)

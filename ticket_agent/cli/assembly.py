@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ticket_agent.journal.outcome import Provider
     from ticket_agent.journal.space import Limits
     from ticket_agent.journal.store import JournalStore
+    from ticket_agent.peft.release.phase_machine import Allowed
+    from ticket_agent.peft.release.provider import Authority, ReleaseProvider
     from ticket_agent.peft.settings import PeftRoots
     from ticket_agent.protocol.namespace import HiveError, Namespace
     from ticket_agent.protocol.spec import HostTicketSpec
@@ -45,6 +47,7 @@ __all__ = [
     "peft_roots",
     "pid",
     "provider_table",
+    "release_provider",
     "start_name",
     "stop_on_signals",
 ]
@@ -165,7 +168,12 @@ def opened_store(
 
 
 def provider_table(
-    config: AgentConfig, namespace: Namespace, *, epoch: Callable[[], int], looks_only: bool = False
+    config: AgentConfig,
+    namespace: Namespace,
+    *,
+    epoch: Callable[[], int],
+    looks_only: bool = False,
+    release: Provider[HostTicketSpec] | None = None,
 ) -> ProviderTable:
     """Every provider that the configuration enables.
 
@@ -174,12 +182,14 @@ def provider_table(
         namespace: the hive that they act on and observe.
         epoch: number of the hive's present life, without I/O.
         looks_only: their observers change nothing, for commands that only read.
+        release: the provider of ``peft.release`` that drives releases; None for one that only looks.
     """
     from ticket_agent.agent.providers import ProviderTable  # noqa: PLC0415 - start-up time
     from ticket_agent.gpu.compat import compat_lease_providers  # noqa: PLC0415 - start-up time
     from ticket_agent.gpu.lease import lease_providers  # noqa: PLC0415 - start-up time
 
     peft_v1, peft_v2 = _peft_providers(config, namespace, looks_only=looks_only)
+    peft_v2 = peft_v2 | {"peft.release": release or _idle_release(config)}
     return ProviderTable(
         v1=peft_v1 | (compat_lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {}),
         v2=peft_v2 | (lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {}),
@@ -228,6 +238,50 @@ def _peft_providers(
     return refused, refused
 
 
+def _idle_release(config: AgentConfig) -> Provider[HostTicketSpec]:
+    """A provider that begins, ends and writes nothing."""
+    from ticket_agent.peft.release.phase_machine import Allowed  # noqa: PLC0415 - start-up time
+
+    provider = release_provider(config, lambda _: (Allowed.UNPROVEN, "nobody asks the hive here"), begins=False)
+    if provider is None:
+        from ticket_agent.agent.providers import NotEnabled  # noqa: PLC0415 - start-up time
+
+        return NotEnabled("peft.release", "its configuration names no release_config in [peft]")
+    return provider
+
+
+def release_provider(
+    config: AgentConfig, authority: Authority, *, begins: bool
+) -> ReleaseProvider | None:
+    """The provider of ``peft.release``; None where the configuration does not enable it.
+
+    A mistake in the file that it names ends the command.
+    """
+    if config.peft.release_config is None:
+        return None
+    from ticket_agent.peft.release.provider import ReleaseProvider  # noqa: PLC0415 - start-up time
+    from ticket_agent.peft.release.release_config import (  # noqa: PLC0415 - start-up time
+        ReleaseConfigError,
+        load_release_config,
+    )
+    from ticket_agent.peft.release.release_host import ReleaseHost  # noqa: PLC0415 - start-up time
+
+    try:
+        settings = load_release_config(config.peft.release_config)
+    except ReleaseConfigError as error:
+        fail(str(error), Exit.USAGE)
+    host = ReleaseHost(
+        config=settings,
+        owner_uid=os.geteuid(),
+        clock=now_ms,
+        boot_id=boot_id(),
+        agent_version=start_name(),
+    )
+    return ReleaseProvider(
+        host=host, authority=authority, clock=now_ms, monotonic=time.monotonic, begins=begins
+    )
+
+
 @contextlib.contextmanager
 def opened_agent(
     config: AgentConfig, store: JournalStore, events: EventLog, *, serves: bool = True
@@ -242,13 +296,17 @@ def opened_agent(
         # The agent knows a new epoch before a full disk lets the cursor say so.
         return agents[0].intake.epoch
 
+    def authority(spec: HostTicketSpec) -> tuple[Allowed, str]:
+        return agents[0].authority(spec)
+
+    release = release_provider(config, authority, begins=serves)
     try:
         agents.append(
             Agent(
                 config=config,
                 store=store,
                 namespace=namespace,
-                providers=provider_table(config, namespace, epoch=epoch),
+                providers=provider_table(config, namespace, epoch=epoch, release=release),
                 events=events,
                 clock=now_ms,
                 monotonic=time.monotonic,
@@ -258,6 +316,8 @@ def opened_agent(
         yield agents[0]
     finally:
         namespace.close()
+        if release is not None:
+            release.host.close()
 
 
 def exit_of_hive(error: HiveError) -> Exit:

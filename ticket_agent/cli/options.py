@@ -54,7 +54,6 @@ RETIRED = {
     "--relay-wal": "federation relay is not part of this version",
     "--rest-url": "this version speaks to the TCP console only: use --tcp-host and --tcp-port",
     "--rest-auth-token": "this version speaks to the TCP console only: use --auth-token",
-    "--peft-release-config": "peft.release is not part of this version",
     "--policy": "the bounds of the published policy are built in",
 }
 
@@ -153,6 +152,9 @@ def agent_options(command: CommandT) -> CommandT:
             root_option("--registry-root", "Directory of the models, an absolute path."),
             root_option("--export-root", "Directory for exported jobs, an absolute path."),
             root_option("--adapter-root", "Directory of the adapters to import, an absolute path."),
+            click.option(
+                "--peft-release-config", type=path, help="TOML file that says how peft.release runs here."
+            ),
             *retired,
         ],
     )
@@ -192,6 +194,7 @@ def config_from(options: dict[str, Any]) -> AgentConfig:
     )
 
     state_dir, textfile = options.get("state_dir"), options.get("metrics_textfile")
+    release = options.get("peft_release_config")
     overrides: dict[str, Any] = {
         "state_dir": str(state_dir) if state_dir is not None else None,
         "mount": options.get("mount"),
@@ -210,7 +213,10 @@ def config_from(options: dict[str, Any]) -> AgentConfig:
             "listen": options.get("metrics_listen"),
             "textfile": str(textfile.absolute()) if textfile is not None else None,
         },
-        "peft": {name: str(options[name]) for name in PEFT_ROOTS if options.get(name) is not None},
+        "peft": {
+            **{name: str(options[name]) for name in PEFT_ROOTS if options.get(name) is not None},
+            "release_config": str(release.absolute()) if release is not None else None,
+        },
     }
     try:
         config = load_config(options.get("config"), overrides | _state_default(options, state_dir))
