@@ -8,6 +8,7 @@
   operations/<operation id>/
   accepted.json             what is deployed; changed by compare and set alone
   runtime.json              what the server loads
+  serving.json              which server answers, and where
   active-release.json       the release that is not finished
   release-blocked.json      why no release may start
 ```
@@ -28,6 +29,7 @@ from ticket_agent.peft.release.guard import Guard
 from ticket_agent.peft.release.materialise import materialise, sweep_bundles
 from ticket_agent.peft.release.root_errors import CapacityError
 from ticket_agent.peft.release.rules import check_operation_id
+from ticket_agent.peft.release.serving_pointer import PointerFile
 from ticket_agent.peft.roots import open_root
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class PrivateRoot:
         location: its absolute path.
         objects: the object store.
         control: what is deployed, and the markers.
+        pointer: which server answers.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class PrivateRoot:
         self._guard = Guard()
         self.objects: Final = ObjectStore(objects, self._guard, limits)
         self.control: Final = ControlFiles(root, self._guard)
+        self.pointer: Final = PointerFile(root, self._guard)
         self._closing = (objects, bundles, operations, root)
 
     @classmethod
