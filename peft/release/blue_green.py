@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from ticket_agent.peft.release.canary import CanaryReport
     from ticket_agent.peft.release.loopback import LoopbackClient
     from ticket_agent.peft.release.serving import Backend, Instance
-    from ticket_agent.peft.release.serving_pointer import PointerFile
     from ticket_agent.peft.release.switching import End, History
 
-__all__ = ["BlueGreen", "Patience", "Servers", "drive"]
+__all__ = ["BlueGreen", "Patience", "Pointer", "Servers", "drive"]
 
 PAUSE_S: Final = 0.02
 
@@ -55,6 +54,16 @@ class Servers(Protocol):
         """
 
 
+class Pointer(Protocol):
+    """What says which instance is asked."""
+
+    def read(self) -> ServingPointer | None:
+        """Read it; see :meth:`PointerFile.read`."""
+
+    def move(self, expected: ServingPointer | None, wanted: ServingPointer) -> bool:
+        """Move it; see :meth:`PointerFile.move`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """How long looks go on, in seconds each.
@@ -78,7 +87,7 @@ class BlueGreen:
     """One replacement on this machine.
 
     Attributes:
-        backend: kind of both instances.
+        backend: kind of the candidate.
         incumbent: what serves now.
         candidate: what is to serve.
         servers: their processes.
@@ -86,6 +95,7 @@ class BlueGreen:
         pointer: says which of the two is asked.
         canary: asks the candidate its canary; called before the switch and again after it.
         patience: how long looks go on.
+        incumbent_backend: kind of the incumbent, where it is another one.
         clock: in seconds.
     """
 
@@ -94,9 +104,10 @@ class BlueGreen:
     candidate: Instance
     servers: Servers
     clients: Callable[[Instance], LoopbackClient]
-    pointer: PointerFile
+    pointer: Pointer
     canary: Callable[[], CanaryReport]
     patience: Patience
+    incumbent_backend: Backend | None = None
     clock: Callable[[], float] = time.monotonic
     reports: list[CanaryReport] = field(default_factory=list)
     _since: dict[Step, float] = field(default_factory=dict)
@@ -188,7 +199,7 @@ class BlueGreen:
 
     def _answers(self, instance: Instance) -> Outcome:
         try:
-            check_ready(self.clients(instance), self.backend, instance)
+            check_ready(self.clients(instance), self.incumbent_backend or self.backend, instance)
         except ServingError:
             return Outcome.FAILED
         return Outcome.DONE

@@ -134,7 +134,8 @@ class Bubblewrap:
     def wrap(self, command: PhaseCommand, *, marker: str, tasks: int) -> Wrapped:
         """See :class:`Confinement`."""
         size = str(command.limits.scratch_bytes)
-        options = ["--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+        options = [] if command.network == "host" else ["--unshare-net"]
+        options += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
         options += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "phase"]
         for path in _SYSTEM_PATHS + _SYSTEM_FILES:
             if path in self.links:
@@ -250,8 +251,11 @@ def end_unit_commands(control: str, scope: str, unit: str) -> tuple[tuple[str, .
 
 def _properties(command: PhaseCommand) -> list[str]:
     limits = command.limits
-    lines = [
-        "PrivateNetwork=yes",
+    if command.network == "host":
+        lines = ["IPAddressDeny=any", "IPAddressAllow=localhost"]
+    else:
+        lines = ["PrivateNetwork=yes"]
+    lines += [
         "PrivateTmp=yes",
         "PrivateIPC=yes",
         "ProtectSystem=strict",
@@ -272,10 +276,11 @@ def _properties(command: PhaseCommand) -> list[str]:
         "LimitCORE=0",
         f"LimitFSIZE={limits.file_bytes}",
         f"TasksMax={limits.processes}",
-        # Later than the supervisor's own deadline, and for the case that nobody is left to hold it.
-        f"RuntimeMaxSec={int(command.deadline_s * 1000) + 2000}ms",
         f"WorkingDirectory={_quoted(command.working_dir)}",
     ]
+    if command.deadline_s is not None:
+        # Later than the supervisor's own deadline, and for the case that nobody is left to hold it.
+        lines.append(f"RuntimeMaxSec={int(command.deadline_s * 1000) + 2000}ms")
     if not command.devices:
         lines.append("PrivateDevices=yes")
     lines += [f"DeviceAllow={_quoted(device)} rw" for device in command.devices]

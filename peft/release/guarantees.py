@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from ticket_agent.peft.release.phase_command import OFFLINE
+from ticket_agent.peft.release.offline_flags import OFFLINE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,7 @@ _MAX_NAMED: Final = 8
 
 _WORDS: Final[Mapping[Guarantee, tuple[str, str]]] = {
     Guarantee.NETWORK: (
-        "a network of its own with nothing but loopback",
+        "a network of its own with nothing but loopback (a model server has the host's)",
         "reaches the host's network",
     ),
     Guarantee.TMP: ("a private /tmp", "has no /tmp of its own"),

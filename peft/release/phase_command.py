@@ -7,10 +7,11 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from ticket_agent.peft.names import shown
 from ticket_agent.peft.release.launch_errors import LaunchRefusedError
+from ticket_agent.peft.release.offline_flags import FLAGS
 from ticket_agent.peft.release.output_ring import OutputBounds
 
 if TYPE_CHECKING:
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ALLOWED_VARIABLES",
     "MARKER_VARIABLE",
-    "OFFLINE",
     "PhaseCommand",
     "PhaseLimits",
+    "beyond_fixed",
     "phase_environment",
     "unit_name",
 ]
@@ -29,30 +30,14 @@ __all__ = [
 MARKER_VARIABLE: Final = "TICKET_AGENT_PHASE"
 """Stands in the environment of everything that a phase starts."""
 
-OFFLINE: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "HF_DATASETS_OFFLINE": "1",
-        "HF_EVALUATE_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "DO_NOT_TRACK": "1",
-        "NO_PROXY": "*",
-        "no_proxy": "*",
-    }
-)
-"""Read by the libraries when they are imported, and therefore set before the interpreter starts."""
-
 _FIXED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        **OFFLINE,
+        **FLAGS,
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "LANG": "C.UTF-8",
         "PYTHONNOUSERSITE": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     }
 )
 
@@ -66,6 +51,10 @@ ALLOWED_VARIABLES: Final = frozenset(
         "OMP_NUM_THREADS",
         "PYTHONHASHSEED",
         "TZ",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+        "VLLM_DO_NOT_TRACK",
+        "VLLM_HOST_IP",
+        "VLLM_NO_USAGE_STATS",
     }
 )
 """What a caller may add. Nothing comes from the agent's own environment."""
@@ -119,9 +108,12 @@ class PhaseCommand:
         writable: directories that it can write to. Neither may contain ``run_dir``.
         devices: like ``/dev/nvidia0``.
         environment: additional variables out of ``ALLOWED_VARIABLES``. No secrets.
-        deadline_s: how long it may run, in seconds, at most a day.
+        deadline_s: how long it may run, in seconds, at most a day; None for a server, which has no end.
         limits: its caps.
         output: how much of its output is kept.
+        network: ``none`` is one of its own with nothing but loopback. ``host`` is for servers, which somebody
+            has to reach: the host's, where systemd lets nothing but loopback addresses through and
+            bubblewrap everything.
 
     Raises:
         LaunchRefusedError: a value is out of its range.
@@ -131,19 +123,22 @@ class PhaseCommand:
     argv: tuple[str, ...]
     run_dir: Path
     working_dir: Path
-    deadline_s: float
+    deadline_s: float | None
     read_only: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     devices: tuple[Path, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     limits: PhaseLimits = field(default_factory=PhaseLimits)
     output: OutputBounds = field(default_factory=OutputBounds)
+    network: Literal["none", "host"] = "none"
 
     def __post_init__(self) -> None:
         if not _LAUNCH_ID.fullmatch(self.launch_id):
             raise LaunchRefusedError(f"launch id {shown(self.launch_id)} is not 1 to 128 of A-Za-z0-9_.-")
         _check_arguments(self.argv)
-        if not 0 < self.deadline_s <= _MAX_DEADLINE_S:
+        if self.network not in ("none", "host"):
+            raise LaunchRefusedError(f"network of a phase must be none or host, not {self.network!r}")
+        if self.deadline_s is not None and not 0 < self.deadline_s <= _MAX_DEADLINE_S:
             raise LaunchRefusedError(f"a phase's deadline of {self.deadline_s} s is not in (0, 86400]")
         for path in (self.run_dir, self.working_dir, *self.read_only, *self.writable, *self.devices):
             if not _plain(path):
@@ -193,6 +188,11 @@ def phase_environment(command: PhaseCommand, *, marker: str, home: str) -> dict[
         "XDG_CACHE_HOME": f"{home}/cache",
         MARKER_VARIABLE: marker,
     }
+
+
+def beyond_fixed(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a process does not get anyway, with the same value."""
+    return {name: value for name, value in environment.items() if _FIXED.get(name) != value}
 
 
 def unit_name(launch_id: str) -> str:

@@ -8,7 +8,7 @@
   operations/<operation id>/
   accepted.json             what is deployed; changed by compare and set alone
   runtime.json              what the server loads
-  serving.json              which server answers
+  serving.json              which server answers, and where
   active-release.json       the release that is not finished
   release-blocked.json      why no release may start
 ```
@@ -54,7 +54,7 @@ class PrivateRoot:
         location: its absolute path.
         objects: the object store.
         control: what is deployed, and the markers.
-        pointer: which server answers for it.
+        pointer: which server answers.
     """
 
     def __init__(

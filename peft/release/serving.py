@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ticket_agent.peft.names import check_model_id
 from ticket_agent.peft.release.loopback import LOOPBACK, check_port, check_token
+from ticket_agent.peft.release.offline_flags import FLAGS
 from ticket_agent.peft.release.rules import digest_text, integer
 from ticket_agent.peft.release.serving_errors import AnswerRefusedError, InstanceRefusedError
 from ticket_agent.peft.release.stack import TRANSFORMERS_SERVE, VLLM, Device
@@ -46,17 +46,6 @@ _VLLM_FILE: Final = "vllm.json"
 _DIGITS: Final = 12
 _VERSION = re.compile(r"([0-9]{1,3})\.[0-9]")
 _OLD_TRANSFORMERS: Final = 5
-_OFFLINE: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "DO_NOT_TRACK": "1",
-        "NO_PROXY": "*",
-        "no_proxy": "*",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-)
 
 
 def served_name(model_id: str, generation: int, artifact_sha256: str) -> str:
@@ -162,6 +151,14 @@ class Backend(Protocol):
     def kind(self) -> str:
         """How profiles call it."""
 
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Of the packages that its arguments and answers depend on."""
+
+    @property
+    def python(self) -> str:
+        """The interpreter that it is started with."""
+
     def launch(self, instance: Instance) -> Launch:
         """How an instance is started."""
 
@@ -227,6 +224,11 @@ class TransformersServe:
         return TRANSFORMERS_SERVE
 
     @property
+    def versions(self) -> Mapping[str, str]:
+        """Of the packages that its arguments and answers depend on."""
+        return {"transformers": self.version}
+
+    @property
     def _old(self) -> bool:
         return int(self.version.split(".", 1)[0]) < _OLD_TRANSFORMERS
 
@@ -252,7 +254,7 @@ class TransformersServe:
         }
         return Launch(
             argv=(self.python, "-I", "-m", GUARD_MODULE, f"{instance.run_dir}/{GUARD_FILE}"),
-            environment=_OFFLINE,
+            environment=FLAGS,
             working_dir=instance.run_dir,
             files=((GUARD_FILE, dumps(document)),),
             directories=((instance.name, sources),),
@@ -293,6 +295,11 @@ class Vllm:
         """How profiles call it."""
         return VLLM
 
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """None: they are the same for all."""
+        return {}
+
     def launch(self, instance: Instance) -> Launch:
         """How an instance is started; adapters cannot be loaded into it later, since nothing allows that."""
         device = instance.device
@@ -312,7 +319,7 @@ class Vllm:
         if instance.rank is not None:
             argv += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(_lora_rank(instance.rank))]
             argv += ["--lora-modules", f"{instance.name}={instance.bundle}"]
-        environment = dict(_OFFLINE) | {"VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1"}
+        environment = dict(FLAGS) | {"VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1"}
         environment |= {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0", "VLLM_HOST_IP": LOOPBACK}
         if device.on_gpu:
             environment["CUDA_VISIBLE_DEVICES"] = device.device.partition(":")[2]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import selectors
 import signal
@@ -61,7 +62,7 @@ class _Supervisor:
         self._status: int | None = None
         self._child_pid = 0
         self._started_unix_ms = now_ms()
-        self._deadline = _boottime() + spec.deadline_s
+        self._deadline = math.inf if spec.deadline_s is None else _boottime() + spec.deadline_s
 
     def start(self) -> str | None:
         """Start the phase; None, or why its program could not be executed."""

@@ -25,7 +25,7 @@ class SuperviseSpec:
         argv: what to execute; the program is an absolute path.
         environment: all that it gets.
         cwd: where it starts.
-        deadline_s: how long it may run, in seconds, suspended time included.
+        deadline_s: how long it may run, in seconds, suspended time included; None: as long as it does.
         rlimits: soft and hard limit by the name of the resource.
         no_new_privileges: set here; a confining program may need to set it itself.
         bounds: of the output that is kept.
@@ -39,7 +39,7 @@ class SuperviseSpec:
     argv: tuple[str, ...]
     environment: dict[str, str]
     cwd: str
-    deadline_s: float
+    deadline_s: float | None
     rlimits: dict[str, int]
     no_new_privileges: bool
     bounds: OutputBounds

@@ -51,7 +51,7 @@ def check_base_model(job: Job) -> dict[str, Any]:
     profile, manifest = job.profile, job.base_manifest
     check_base(profile, manifest)
     geometry = profile.stack.geometry
-    with job.inputs.open_dir("base") as directory:
+    with job.open_input("base") as directory:
         # Before the digests: a stand-in of Git LFS is named as such, and not as another content.
         with directory.open_file(BASE_WEIGHTS, max_bytes=profile.stack.limits.base_bytes) as weights:
             header = weights_header(weights, BASE_WEIGHTS)

@@ -57,7 +57,7 @@ def check_checkpoint(job: Job, manifest: CheckpointManifest) -> None:
     max_steps = job.profile.settings.max_steps
     check_resume(manifest, request=job.request, max_steps=max_steps, published=sha256, digest=sha256)
     job.check_files("checkpoint", dict(manifest.files))
-    with job.inputs.open_dir("checkpoint") as directory:
+    with job.open_input("checkpoint") as directory:
         check_trainer_state(directory.read_file(STATE, max_bytes=MAX_TRAINER_STATE_BYTES), manifest.step)
     for name in _MEMBERS:
         read_state(job.input_path("checkpoint") / name)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from ticket_agent.peft.release.canary import Expected
 from ticket_agent.peft.release.native.libraries import library
 from ticket_agent.peft.release.native.native_errors import EffectMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["continuations", "prompt_logits", "require_effect"]
+__all__ = ["continuations", "pieces_of", "prompt_logits", "require_effect"]
+
+_REPLACEMENT: Final = "\ufffd"
 
 
 def prompt_logits(model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[Any]:
@@ -58,17 +61,24 @@ def _difference(one: Any, other: Any) -> float:
     return float((one - other).abs().max()) + 0.0
 
 
-def continuations(model: Any, tokenizer: Any, prompts: Sequence[str], max_tokens: int) -> list[str]:
-    """What a model goes on with after each prompt, always taking the likeliest token."""
+def continuations(
+    model: Any, tokenizer: Any, prompts: Sequence[str], max_tokens: int
+) -> tuple[Expected, ...]:
+    """What a model goes on with after each prompt, always taking the likeliest token.
+
+    A prompt is put as a server puts it: through the tokenizer's chat template if it has one, which then says
+    which special tokens there are, and as it is otherwise.
+    """
     torch = library("torch")
     place = next(model.parameters()).device
+    templated = tokenizer.chat_template is not None
     found = []
     for prompt in prompts:
         asked = prompt
-        if tokenizer.chat_template is not None:
+        if templated:
             message = [{"role": "user", "content": prompt}]
             asked = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        ids = tokenizer(asked, return_tensors="pt", add_special_tokens=asked == prompt)["input_ids"].to(place)
+        ids = tokenizer(asked, return_tensors="pt", add_special_tokens=not templated)["input_ids"].to(place)
         with torch.no_grad():
             answer = model.generate(
                 input_ids=ids,
@@ -77,5 +87,29 @@ def continuations(model: Any, tokenizer: Any, prompts: Sequence[str], max_tokens
                 max_new_tokens=max_tokens,
                 pad_token_id=tokenizer.pad_token_id,
             )
-        found.append(tokenizer.decode(answer[0, ids.shape[1] :], skip_special_tokens=True))
-    return found
+        new = answer[0, ids.shape[1] :]
+        texts = [tokenizer.decode(new[:end], skip_special_tokens=True) for end in range(1, len(new) + 1)]
+        found.append(Expected(pieces=pieces_of(texts)))
+    return tuple(found)
+
+
+def pieces_of(texts: Sequence[str]) -> tuple[str, ...]:
+    """What each token added to an answer.
+
+    Args:
+        texts: the answer after one token, after two, and so on; where a character takes several tokens, it
+            ends with a replacement character until the last of them.
+
+    Returns:
+        As many pieces; together they are the whole answer.
+    """
+    told, pieces = "", []
+    for number, text in enumerate(texts, start=1):
+        complete = number == len(texts) or not text.endswith(_REPLACEMENT)
+        # Text that a later token changes cannot have been told before: what is told is what stays.
+        if complete and text.startswith(told) and texts[-1].startswith(text):
+            pieces.append(text[len(told) :])
+            told = text
+        else:
+            pieces.append("")
+    return tuple(pieces)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ticket_agent.peft.release.behaviour import BEHAVIOUR_FILE, Behaviour
 from ticket_agent.peft.release.evaluation import Evaluation, RowLosses
 from ticket_agent.peft.release.native.adapters import attach
 from ticket_agent.peft.release.native.effect import continuations, prompt_logits, require_effect
@@ -23,16 +24,14 @@ from ticket_agent.peft.release.paired import pair
 from ticket_agent.peft.release.profile import EVAL_LOSS
 
 if TYPE_CHECKING:
+    from ticket_agent.peft.release.canary import Expected
     from ticket_agent.peft.release.native.job import Job
 
-__all__ = ["BASELINE_ROWS", "BEHAVIOUR", "BEHAVIOUR_SCHEMA", "CANDIDATE_ROWS", "evaluate"]
+__all__ = ["BASELINE_ROWS", "CANDIDATE_ROWS", "evaluate"]
 
 BASELINE_ROWS: Final = "baseline-rows.json"
 CANDIDATE_ROWS: Final = "candidate-rows.json"
 """Reports of the losses of each row, below ``out``."""
-BEHAVIOUR: Final = "behaviour.json"
-"""What both models answer to the frozen prompts; a server of either has to say the same."""
-BEHAVIOUR_SCHEMA: Final = "ticket-agent-behaviour/v1"
 _MEAN_TOLERANCE: Final = 1e-5
 
 
@@ -75,7 +74,7 @@ class _Measured:
     report: RowLosses
     mean: float
     completed_unix_ms: int
-    answers: list[str]
+    answers: tuple[Expected, ...]
 
     def evaluation(self, job: Job, name: str) -> Evaluation:
         """Leave the report under ``name``; return the evaluation that names it."""
@@ -155,14 +154,13 @@ def _check_losses(losses: list[float], mean: float, rows: int) -> None:
 
 def _told(job: Job, before: _Measured, after: _Measured, effect: dict[str, Any]) -> dict[str, Any]:
     paired = pair(before.report, after.report)
-    answers = {"schema": BEHAVIOUR_SCHEMA, "baseline": before.answers, "candidate": after.answers}
-    changed = sum(one != other for one, other in zip(before.answers, after.answers, strict=True))
+    behaviour = Behaviour(baseline=before.answers, candidate=after.answers)
     return {
         "baseline": before.evaluation(job, BASELINE_ROWS).members(),
         "candidate": after.evaluation(job, CANDIDATE_ROWS).members(),
         "effect": effect,
-        "answers_unlike_baseline": changed,
-        "behaviour_sha256": job.leave_members(BEHAVIOUR, answers),
+        "answers_unlike_baseline": behaviour.changed,
+        "behaviour_sha256": job.leave(BEHAVIOUR_FILE, behaviour.encode()),
         "mean_difference": paired.mean_difference,
         "standard_error": paired.standard_error,
     }

@@ -9,16 +9,18 @@
         checkpoint.json checkpoint/                     where training goes on, if it does
     JOB/out/    made here, in all phases: <phase>.json, the observation, last of all
 
+What is large need not be copied: a directory may stand elsewhere, as the ``places`` of ``job.json`` say.
+
 Nothing is trusted because of its name: documents are held against the digests in the request and the profile,
 files against the digests in the manifests, each before it is used.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from ticket_agent.peft.copying import hash_file
 from ticket_agent.peft.names import shown
@@ -29,6 +31,7 @@ from ticket_agent.peft.release.data import parse_rows
 from ticket_agent.peft.release.document_error import reading
 from ticket_agent.peft.release.evidence_limits import MAX_IDENTITY_BYTES
 from ticket_agent.peft.release.inputs import ReleaseInput, check_input, parse_input
+from ticket_agent.peft.release.job_directory import JobDirectory
 from ticket_agent.peft.release.native.native_errors import JobError
 from ticket_agent.peft.release.profile import Profile, parse_profile
 from ticket_agent.peft.release.request import ReleaseRequest, parse_request
@@ -38,21 +41,24 @@ from ticket_agent.peft.release.rules import (
     digest_text,
     exact,
     field_names,
+    refuse,
+    sorted_names,
     text,
 )
-from ticket_agent.peft.release.spelled import spell
 from ticket_agent.peft.roots import open_to_read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
     from ticket_agent.peft.directory import Directory
 
 __all__ = ["JOB_SCHEMA", "Job", "JobFacts"]
 
 JOB_SCHEMA: Final = "ticket-agent-native-job/v1"
-MAX_JOB_BYTES: Final = 4096
+MAX_JOB_BYTES: Final = 24 * 1024
+PLACES: Final = ("adapter", "base", "checkpoint", "incumbent")
+"""Directories that may stand elsewhere."""
+_MAX_PATH: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +70,14 @@ class JobFacts:
         request_sha256: digest of ``request.json``.
         native_identity: which process this is, as its launcher names it; 1..=256 bytes.
         candidate_sha256: identity of the adapter in ``in/adapter``; None before there is one.
+        places: where directories stand that are not below ``in``, by the names that they would have there.
     """
 
     operation_id: str
     request_sha256: str
     native_identity: str
     candidate_sha256: str | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_operation_id(self.operation_id)
@@ -77,10 +85,16 @@ class JobFacts:
         text(self.native_identity, "native_identity", MAX_IDENTITY_BYTES)
         if self.candidate_sha256 is not None:
             digest_text(self.candidate_sha256, "candidate_sha256")
+        for name, place in sorted_names(self.places, "places").items():
+            choice(name, "each name of places", PLACES)
+            path = text(place, f"places.{name}", _MAX_PATH, ascii_only=False)
+            if not path.startswith("/") or ".." in path.split("/"):
+                refuse(f"places.{name}", "an absolute path without ..")
 
     def encode(self) -> bytes:
         """The canonical form."""
-        return encode(asdict(self) | {"schema": JOB_SCHEMA})
+        members = {name: getattr(self, name) for name in field_names(type(self))}
+        return encode(members | {"places": dict(self.places), "schema": JOB_SCHEMA})
 
     @classmethod
     def parse(cls, data: bytes) -> JobFacts:
@@ -96,8 +110,8 @@ class JobFacts:
             return cls(**document)
 
 
-class Job:
-    """An open job directory; use it in a ``with`` statement.
+class Job(JobDirectory):
+    """An open job directory of a native phase; use it in a ``with`` statement.
 
     Its documents are read and checked when they are asked for the first time. Each of these properties
     raises DocumentError or JobError for what is not as it must be, and FileRefusedError for what is no plain
@@ -112,20 +126,9 @@ class Job:
     """
 
     def __init__(self, path: Path, *, now_unix_ms: Callable[[], int]) -> None:
-        self.path: Final = path
+        super().__init__(path)
         self.now_unix_ms: Final = now_unix_ms
-        with open_to_read(path, label="job directory") as root:
-            self.inputs: Final[Directory] = root.open_dir("in")
-            self.outputs: Final[Directory] = root.open_dir("out")
-        self.outputs.require_owned(os.geteuid())
         self.facts: Final = JobFacts.parse(self._read("job.json"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.inputs.close()
-        self.outputs.close()
 
     @cached_property
     def request(self) -> ReleaseRequest:
@@ -183,8 +186,19 @@ class Job:
         return self.facts.candidate_sha256
 
     def input_path(self, name: str) -> Path:
-        """Path of a directory below ``in``, for libraries that open files by themselves."""
-        return self.path / "in" / name
+        """Path of an input directory, for libraries that open files by themselves."""
+        place = self.facts.places.get(name)
+        return self.path / "in" / name if place is None else Path(place)
+
+    def open_input(self, name: str) -> Directory:
+        """Open an input directory, wherever it stands.
+
+        Raises:
+            AbsentError, RootRefusedError: it does not exist.
+            FileRefusedError: it is no directory.
+        """
+        place = self.facts.places.get(name)
+        return self.inputs.open_dir(name) if place is None else open_to_read(place, label=name)
 
     def output_path(self, name: str) -> Path:
         """Path of an entry below ``out``, likewise."""
@@ -195,13 +209,15 @@ class Job:
         return parse_bundle(self._pinned("adapter.json", sha256))
 
     def check_files(self, name: str, wanted: dict[str, str]) -> None:
-        """Hold that ``in/<name>`` has exactly these files, with contents of these digests. Constant memory.
+        """Hold that an input directory has exactly these files, with contents of these digests.
+
+        Constant memory.
 
         Raises:
             JobError: a file is missing, left over or of another content.
             FileRefusedError: an entry is no plain file of an allowed size.
         """
-        with self.inputs.open_dir(name) as directory:
+        with self.open_input(name) as directory:
             names = directory.names()
             for extra in sorted(set(names) - wanted.keys()):
                 raise JobError(f"{name} has {shown(extra)}, which its manifest does not name")
@@ -225,12 +241,3 @@ class Job:
         if (found := digest(data)) != sha256:
             raise JobError(f"{name} is {found}; it must be {sha256}")
         return data
-
-    def leave(self, name: str, data: bytes) -> str:
-        """Durably write a file below ``out``, all or nothing; return its digest."""
-        self.outputs.write_file(name, data)
-        return digest(data)
-
-    def leave_members(self, name: str, members: dict[str, Any]) -> str:
-        """Write an object in its one spelling; see :meth:`leave`."""
-        return self.leave(name, spell(members))

@@ -7,27 +7,14 @@ seen here. This is the second lock on the same door.
 from __future__ import annotations
 
 import sys
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from ticket_agent.peft.release.offline_flags import FLAGS
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import MutableMapping
 
-__all__ = ["FLAGS", "NetworkRefusedError", "go_offline", "refuse_network"]
-
-FLAGS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "HF_DATASETS_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
-        "DO_NOT_TRACK": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    }
-)
-"""The libraries read most of these once, while they are imported."""
+__all__ = ["NetworkRefusedError", "go_offline", "refuse_network"]
 
 _SECRETS: Final = ("TOKEN", "PROXY", "SECRET", "PASSWORD", "API_KEY")
 """Parts of the names of variables that have nothing to do in a process without a network."""
@@ -56,7 +43,6 @@ def go_offline(environment: MutableMapping[str, str]) -> None:
         if any(part in name.upper() for part in _SECRETS) and name not in FLAGS:
             del environment[name]
     environment.update(FLAGS)
-    environment["NO_PROXY"] = "*"
 
 
 def refuse_network() -> None:

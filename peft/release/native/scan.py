@@ -35,7 +35,7 @@ def scan_named(job: Job, name: str, adapter_sha256: str) -> ScannedAdapter:
     Raises:
         PeftError: it is another one, or it is refused.
     """
-    with job.inputs.open_dir(name) as directory:
+    with job.open_input(name) as directory:
         scanned = scan_adapter(directory, job.profile, what=name)
     if scanned.adapter_sha256 != adapter_sha256:
         raise JobError(f"{name} is adapter {scanned.adapter_sha256}; it must be {adapter_sha256}")
@@ -50,7 +50,7 @@ def scan_imported(job: Job) -> ScannedAdapter | None:
     """
     if job.release_input.adapter is None:
         return None
-    with job.inputs.open_dir("adapter") as directory:
+    with job.open_input("adapter") as directory:
         scanned = scan_adapter(directory, job.profile, what="adapter")
     check_imported(job, scanned)
     return scanned

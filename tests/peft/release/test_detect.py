@@ -17,7 +17,7 @@ from ticket_agent.peft.release.confine import Bubblewrap, SystemdRun, Unconfined
 from ticket_agent.peft.release.detect import candidates, describe, detect, evidence, examine
 from ticket_agent.peft.release.guarantees import REQUIRED, Expected, Guarantee, judge
 from ticket_agent.peft.release.launch_errors import LaunchError, NoLauncherError
-from ticket_agent.peft.release.phase_command import OFFLINE
+from ticket_agent.peft.release.offline_flags import OFFLINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

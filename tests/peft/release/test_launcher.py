@@ -26,8 +26,9 @@ from ticket_agent.peft.release.launch_errors import (
     RunFileError,
 )
 from ticket_agent.peft.release.launcher import ConfinedLauncher
+from ticket_agent.peft.release.offline_flags import OFFLINE
 from ticket_agent.peft.release.output_ring import OutputBounds
-from ticket_agent.peft.release.phase_command import OFFLINE, PhaseLimits
+from ticket_agent.peft.release.phase_command import PhaseLimits
 from ticket_agent.peft.release.process import ProcessIdentity, send_signal
 from ticket_agent.peft.release.run_files import EXIT_FILE, RUNNING_FILE, EndReason, RunRecord, read_exit
 from ticket_agent.peft.release.running_phase import Finished, Lost, NotStarted, Running, RunningPhase

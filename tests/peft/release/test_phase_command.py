@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ticket_agent.peft.release.launch_errors import LaunchRefusedError
+from ticket_agent.peft.release.offline_flags import OFFLINE
 from ticket_agent.peft.release.phase_command import (
-    OFFLINE,
     PhaseCommand,
     PhaseLimits,
     phase_environment,

@@ -18,8 +18,8 @@ from ticket_agent.peft.release.native.command import main
 from ticket_agent.peft.release.native.job import Job, JobFacts
 from ticket_agent.peft.release.native.loss_log import LossLog, logging_interval
 from ticket_agent.peft.release.native.native_errors import TrainingError
-from ticket_agent.peft.release.native.running import observe_phase
 from ticket_agent.peft.release.observation import max_detail_bytes, parse_observation
+from ticket_agent.peft.release.observing import observe
 from ticket_agent.peft.release.phases import Phase
 from ticket_agent.peft.release.qualified import QUALIFIED_STACK
 from ticket_agent.peft.release.spelled import spell
@@ -130,7 +130,7 @@ def test_every_error_fits_into_an_observation(error: Exception, told: dict[str, 
         raise error
 
     with Job(path, now_unix_ms=lambda: 5) as job:
-        found = observe_phase(Phase.TRAIN, job, work)
+        found = observe(Phase.TRAIN, job.facts, lambda: work(job), now_unix_ms=job.now_unix_ms)
     assert not found.succeeded
     assert found.completed_unix_ms == 5
     assert parse_observation(found.encode()) == found
@@ -139,7 +139,7 @@ def test_every_error_fits_into_an_observation(error: Exception, told: dict[str, 
 
 def test_a_detail_that_does_not_fit_is_a_failure_and_not_a_silence(path: Path) -> None:
     with Job(path, now_unix_ms=lambda: 5) as job:
-        found = observe_phase(Phase.SCAN, job, lambda _: {"text": "x" * 6000})
+        found = observe(Phase.SCAN, job.facts, lambda: {"text": "x" * 6000}, now_unix_ms=job.now_unix_ms)
     assert (found.succeeded, found.detail["error"]) == (False, "DocumentError")
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from native_worker import needs_train
 
-from ticket_agent.peft.release.native.offline import FLAGS, go_offline
+from ticket_agent.peft.release.native.offline import go_offline
+from ticket_agent.peft.release.offline_flags import FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
