@@ -18,6 +18,7 @@ from release_scene import (
     GRAPH,
     LAUNCHER,
     POLICY,
+    SCENES,
     Scene,
     successor,
 )
@@ -30,6 +31,7 @@ from ticket_agent.peft.release.inputs import ImportedAdapter, ReleaseInput, enco
 from ticket_agent.peft.release.keys import PrivateKey
 from ticket_agent.peft.release.layout import Begun, OperationFiles
 from ticket_agent.peft.release.markers import Owner, RuntimeSelection
+from ticket_agent.peft.release.output_ring import output_name
 from ticket_agent.peft.release.phases import Phase
 from ticket_agent.peft.release.process import ProcessIdentity
 from ticket_agent.peft.release.profile import Profile, ProfileSchema, encode_profile
@@ -54,6 +56,25 @@ if TYPE_CHECKING:
     from ticket_agent.peft.release.release_record import ReleaseRecord
 
 GONE = ProcessIdentity(pid=1, start_ticks=1, boot_id="another-boot")
+HOW = {
+    name: {
+        field: getattr(scene, field)
+        for field in (
+            "entry",
+            "candidate_losses",
+            "fails",
+            "lost",
+            "stops_before",
+            "rolled_back",
+            "state",
+            "blocker",
+            "recovery",
+        )
+    }
+    for name, scene in SCENES.items()
+}
+"""How each of the scenes ends, for releases with documents of their own."""
+
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
@@ -221,7 +242,7 @@ class ReleaseHost:
         make(files.job(phase) / "out")
         make(run := files.run(phase))
         (run / "lock").touch(0o600)
-        (run / "output-0").write_bytes(lines)
+        (run / output_name(0)).write_bytes(lines)
         launch_id = files.launch_id(phase.value)
         fd = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from key_files import OTHER_SEED, key, private_pem, write
 from private_roots import deaths
-from release_host import ReleaseHost, put
+from release_host import HOW, ReleaseHost, put
 from release_scene import SCENES, STOPPED, Scene
 
 from ticket_agent.peft.release.bundle_verify import BundleVerification
@@ -19,25 +19,6 @@ from ticket_agent.peft.release.phases import Phase, ReleaseState
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-HOW = {
-    name: {
-        field: getattr(scene, field)
-        for field in (
-            "entry",
-            "candidate_losses",
-            "fails",
-            "lost",
-            "stops_before",
-            "rolled_back",
-            "state",
-            "blocker",
-            "recovery",
-        )
-    }
-    for name, scene in SCENES.items()
-}
-"""How each of the scenes ends, for releases with documents of their own."""
 
 
 @pytest.fixture
