@@ -102,15 +102,22 @@ class Scene:
     state: ReleaseState = ReleaseState.SUCCEEDED
     blocker: str | None = None
     recovery: Authority | None = None
+    operation_id: str = "release-one"
+    model_id: str = "adapter-one"
+    profile_sha256: str = "aa" * 32
+    input_sha256: str = "bb" * 32
+    context: EvaluationContext = CONTEXT
+    candidate: str = CANDIDATE
+    began_ms: int = BEGAN
 
     @property
     def request(self) -> ReleaseRequest:
         return ReleaseRequest(
-            operation_id="release-one",
-            model_id="adapter-one",
+            operation_id=self.operation_id,
+            model_id=self.model_id,
             entry=self.entry,
-            profile_sha256="aa" * 32,
-            input_sha256="bb" * 32,
+            profile_sha256=self.profile_sha256,
+            input_sha256=self.input_sha256,
             evaluation_policy=self.policy,
             baseline=self.baseline,
         )
@@ -128,7 +135,7 @@ class Scene:
                 rows=self.rows,
                 losses=self.baseline_losses,
             ),
-            RowLosses(artifact_sha256=CANDIDATE, rows=self.rows, losses=self.candidate_losses),
+            RowLosses(artifact_sha256=self.candidate, rows=self.rows, losses=self.candidate_losses),
         )
 
     @property
@@ -137,7 +144,7 @@ class Scene:
         baseline, candidate = (
             Evaluation(
                 artifact_sha256=report.artifact_sha256,
-                context=CONTEXT,
+                context=self.context,
                 samples=len(self.rows),
                 completed_unix_ms=self.time_of(Phase.EVALUATE) - 10,
                 metrics={"eval_loss": mean(report.losses)},
@@ -159,7 +166,7 @@ class Scene:
         )
 
     def time_of(self, phase: Phase) -> int:
-        return BEGAN + STEP_MS * list(Phase).index(phase)
+        return self.began_ms + STEP_MS * list(Phase).index(phase)
 
     def detail(self, phase: Phase) -> dict[str, Any]:
         if phase in self.details:
@@ -168,9 +175,9 @@ class Scene:
             baseline, candidate = self.evaluations
             return {"baseline": baseline.members(), "candidate": candidate.members()}
         if phase in (Phase.SCAN, Phase.STAGE):
-            return {"adapter_sha256": CANDIDATE}
+            return {"adapter_sha256": self.candidate}
         if phase is Phase.PROMOTE:
-            return {"accepted": successor(self.baseline).members()}
+            return {"accepted": successor(self.baseline, self.candidate).members()}
         if phase is Phase.ROLLBACK:
             return {"accepted": self.baseline.members()}
         return {}
@@ -178,7 +185,7 @@ class Scene:
     def observation(self, phase: Phase, *, succeeded: bool = True) -> PhaseObservation:
         failed = {"error": "ValueError", "reason": "it did not work"}
         return PhaseObservation(
-            operation_id="release-one",
+            operation_id=self.operation_id,
             request_sha256=digest(self.request_bytes),
             phase=phase,
             native_identity=f"systemd:{list(Phase).index(phase):032x}",
@@ -217,7 +224,7 @@ class Scene:
     @property
     def record(self) -> ReleaseRecord:
         return ReleaseRecord(
-            operation_id="release-one",
+            operation_id=self.operation_id,
             request_sha256=digest(self.request_bytes),
             authority=TICKET,
             state=self.state,

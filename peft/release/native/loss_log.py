@@ -51,9 +51,11 @@ class LossLog:
 
     def told(self) -> list[list[float]]:
         """At most 32 of the events, evenly spread with the first and the last, in few digits."""
+        return [[step, round(loss, _DIGITS)] for step, loss in self.spread(MAX_TOLD)]
+
+    def spread(self, most: int) -> list[tuple[int, float]]:
+        """At most ``most`` (2 or more) of the events, evenly spread with the first and the last."""
         count = len(self.events)
-        if count <= MAX_TOLD:
-            chosen = self.events
-        else:
-            chosen = [self.events[at * (count - 1) // (MAX_TOLD - 1)] for at in range(MAX_TOLD)]
-        return [[step, round(loss, _DIGITS)] for step, loss in chosen]
+        if count <= most:
+            return list(self.events)
+        return [self.events[at * (count - 1) // (most - 1)] for at in range(most)]

@@ -20,6 +20,7 @@ from ticket_agent.peft.release.native.resuming import PROBE, PROBE_ROWS, ResumeP
 from ticket_agent.peft.release.native.token_rows import collator, tokenise
 from ticket_agent.peft.release.native.trainers import trainer_arguments, with_events
 from ticket_agent.peft.release.request import Entry
+from ticket_agent.peft.release.training_progress import ProgressFile
 from ticket_agent.protocol.json_strict import parse_object
 
 if TYPE_CHECKING:
@@ -55,12 +56,13 @@ def train(job: Job) -> dict[str, Any]:
     run.train()
     scanned = _save(job, run.model)
     shutil.rmtree(job.output_path(_SCRATCH))
-    steps = profile.settings.max_steps
+    loss_log_sha256 = job.leave_members(LOG, run.log.members())
+    run.progress.done()
     return {
         "candidate": scanned.members(),
-        "steps": steps,
+        "steps": profile.settings.max_steps,
         "losses": run.log.told(),
-        "loss_log_sha256": job.leave_members(LOG, run.log.members()),
+        "loss_log_sha256": loss_log_sha256,
         "checkpoints": [{"step": step, "sha256": sha256} for step, sha256 in run.published],
         "resume": None if run.proof is None else run.proof.members(),
         "native_job_id": job.facts.native_identity,
@@ -75,6 +77,7 @@ class _Training:
         profile, settings = job.profile, job.profile.settings
         self._job: Final = job
         self.log: Final = LossLog()
+        self.progress: Final = ProgressFile(job.outputs, max_steps=settings.max_steps)
         self.published: list[tuple[int, str]] = []
         tokenizer = load_tokenizer(job.input_path("base"))
         rows = tokenise(tokenizer, job.train_rows, profile, what="training rows")
@@ -149,6 +152,7 @@ class _Training:
             return
         loss = float(logs["loss"])
         self.log.add(int(state.global_step), loss)
+        self.progress.logged(self.log)
         if self.proof is not None:
             self.proof.logged(int(state.global_step), loss)
 
