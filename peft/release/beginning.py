@@ -1,4 +1,4 @@
-"""What a release, or its recovery, begins with: what has to hold before it, and the files that say it began."""
+"""What a release or its recovery begins with: what has to hold before, and the files that say it began."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Ticket:
         """Read an admitted ticket.
 
         Raises:
-            DocumentError: it lacks what a release needs, or an id has a form that a later reader would refuse.
+            DocumentError: it lacks what a release needs, or an id has a form that others would refuse.
             SpecError: its arguments are not those of a release.
         """
         args = spec.action_args()
@@ -207,9 +207,7 @@ def _check_attempts(directory: Directory, ticket: Ticket) -> None:
         if ended is None:
             raise RootOwnedError(f"the attempt under ticket {name.removeprefix(RECOVERY_PREFIX)} goes on")
         if ended.state is ReleaseState.RECOVERED_FAILURE:
-            raise DocumentError(
-                f"release {ticket.operation_id} was recovered already", rule="recovery-scope"
-            )
+            raise DocumentError(f"release {ticket.operation_id} was recovered already", rule="recovery-scope")
 
 
 # -- beginning --------------------------------------------------------------------------------------------

@@ -361,7 +361,7 @@ class ReleaseDriver:
         directory.write_file(COMPARISON_FILE, decided.encode())
 
     def _outdated(self, story: Story) -> str:
-        """Why the decision does not hold any more when the promotion is due; empty when it does, or is not."""
+        """Why the decision does not hold when the promotion is due; empty when it does, or is not due."""
         canary, decided = story.observed(Phase.CANARY), story.decided
         if (
             canary is None
@@ -430,7 +430,7 @@ class ReleaseDriver:
                     )
                 )
             else:
-                # Once it is ours no more, the next release may have claimed the root before we came here again.
+                # Once it is not ours any more, the next release may have claimed the root before we came back.
                 with suppress(RootBlockedError, RootOwnedError):
                     if record.recovery is not None:
                         control.unblock(owner)

@@ -1,7 +1,7 @@
 """The phases of releases as operations of a journal: the same record and the same rules as for tickets.
 
-Each private root has a journal of its own. A phase is prepared, dispatched when its intent is durable, settled
-by its own observation, published when that is among the root's objects, and finished.
+Each private root has a journal of its own. A phase is prepared, dispatched when its intent is durable,
+settled by its own observation, published when that is among the root's objects, and finished.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What comes next in a release: pure, and the same for the same situation, whoever asks after whatever crash.
 
-A phase is dispatched at most once. From then on only its own observation tells how it ended; where its process
-is gone and there is none, nobody knows. Before the candidate's server is started that leaves the release
-ambiguous, since nothing that is served was touched; afterwards everything is put back.
+A phase is dispatched at most once. From then on only its own observation tells how it ended; where its
+process is gone and there is none, nobody knows. Before the candidate's server is started that leaves the
+release ambiguous, since nothing that is served was touched; afterwards everything is put back.
 """
 
 from __future__ import annotations

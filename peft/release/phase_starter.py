@@ -117,7 +117,7 @@ class PhaseStarter:
             LaunchUnknownError: whether it was started shows when it is looked at.
             PeftError: it was not started.
         """
-        command = self._native(story, phase) if phase in NATIVE_PHASES else self._own(phase)
+        command = self._native(phase) if phase in NATIVE_PHASES else self._own(phase)
         if phase is Phase.LOAD:
             self._start_candidate(story, intent)
         elif phase is Phase.ROLLBACK:
@@ -144,7 +144,7 @@ class PhaseStarter:
             request_sha256=resolved.request_sha256,
             native_identity=identity,
             candidate_sha256=story.candidate_sha256 if phase in {Phase.EVALUATE, Phase.SCAN} else None,
-            places={name: str(path) for name, path in self._places(story, phase).items()},
+            places={name: str(path) for name, path in self._places(phase).items()},
         )
         documents = {
             "request.json": encode_request(request),
@@ -162,7 +162,7 @@ class PhaseStarter:
             inputs.write_file(name, data)
         inputs.write_file("job.json", facts.encode())
 
-    def _places(self, story: Story, phase: Phase) -> dict[str, Path]:
+    def _places(self, phase: Phase) -> dict[str, Path]:
         """Directories that the job names and does not hold."""
         resolved = self._resolved()
         places = {"base": Path(self._root.bundle_path(self._profile.base))}
@@ -183,7 +183,7 @@ class PhaseStarter:
             raise DocumentError("runtime.json names another adapter than is deployed; look who changed it")
         return selected.bundle_sha256
 
-    def _native(self, story: Story, phase: Phase) -> PhaseCommand:
+    def _native(self, phase: Phase) -> PhaseCommand:
         job, caps = self._files.job(phase), self._profile.stack.caps
         interpreter = Interpreter.of(self._config.python)
         argv = (str(interpreter.program), "-I", "-m", "ticket_agent.peft.release.native")
@@ -193,7 +193,7 @@ class PhaseStarter:
             argv=(*argv, phase.value, "--job", str(job)),
             run_dir=self._files.run(phase),
             working_dir=job / "out",
-            read_only=(*interpreter.paths, job / "in", *sorted(self._places(story, phase).values())),
+            read_only=(*interpreter.paths, job / "in", *sorted(self._places(phase).values())),
             writable=(job / "out",),
             devices=device_files(self._profile.stack.device),
             environment={"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},

@@ -1,6 +1,6 @@
-"""``peft.release``: one ticket that takes an adapter from its inputs to being served, or leaves all as it was.
+"""``peft.release``: one ticket that brings an adapter to where it is served, or leaves all as it was.
 
-The agent's journal has one record for the ticket; the phases have a journal of their own in the private root.
+The agent's journal has one record for the ticket, the private root a journal of its own for the phases.
 ``plan`` only looks. ``execute`` claims the root, and from there ``observe`` drives the release on: it never
 begins the ticket's effect again, and each phase is begun once by the rules of its own journal.
 """
@@ -103,8 +103,8 @@ class ReleaseProvider:
 
         Raises:
             PlanRefusedError: the release can never be performed as it was asked for.
-            PlanWaitsError: it cannot begin now: another release is not finished, a lock is held, the host is not
-                in order.
+            PlanWaitsError: it cannot begin now: another release is not finished, a lock is held, or the host is
+                not in order.
         """
         what = "peft.release"
         try:
@@ -263,6 +263,6 @@ class ReleaseProvider:
 
     def _waiting(self, ticket: Ticket, why: str) -> Outcome:
         if self.clock() >= ticket.expires_unix_ms and ticket.live_key not in self._live:
-            # The host is not in order, and nothing of it runs under our eyes: the ticket's end is not held up.
+            # The host is not in order and nothing of it runs under our eyes: the ticket may end.
             return Unobserved(why)
         return Underway(why, poll_s=POLL_S)

@@ -1,4 +1,4 @@
-"""What the releases of one agent share: the private root, the journal of the phases, the launcher, the servers.
+"""What the releases of one agent share: private root, journal of the phases, launcher and servers.
 
 Nothing is opened before a ticket needs it. From then on the journal's fence is held until the agent ends.
 """
@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ticket_agent.journal.errors import FenceHeldError, JournalError, JournalPoisonedError
-from ticket_agent.peft.errors import LockHeldError, PeftError
+from ticket_agent.peft.errors import PeftError
 from ticket_agent.peft.release.attestation import trusted_keys, verify_attestations
 from ticket_agent.peft.release.conclude import conclude
 from ticket_agent.peft.release.detect import detect
-from ticket_agent.peft.release.document_error import DocumentError
 from ticket_agent.peft.release.evidence_limits import MAX_ATTESTATION_BYTES, MAX_LABEL_BYTES
 from ticket_agent.peft.release.phase_journal import PhaseJournal
 from ticket_agent.peft.release.phase_starter import PhaseStarter
@@ -98,8 +97,8 @@ class ReleaseHost:
         """The journal of the phases.
 
         Raises:
-            LockHeldError: another process drives releases in this root.
-            RootOwnedError: a record in it cannot be read, so that nobody knows what was dispatched.
+            RootOwnedError: another process drives releases in this root, or a record in it cannot be read, so
+                that nobody knows what was dispatched.
             JournalPoisonedError: a write to it failed; the process must end.
             PeftError: it cannot be opened.
         """
@@ -114,12 +113,12 @@ class ReleaseHost:
             except JournalPoisonedError:
                 raise
             except FenceHeldError as error:
-                raise LockHeldError(f"another process drives releases in this root: {error}") from error
+                raise RootOwnedError(f"another process drives releases in this root: {error}") from error
             except JournalError as error:
                 raise PeftError(f"the journal of the releases cannot be opened: {error}") from error
         if names := self._journal.unreadable():
             raise RootOwnedError(
-                f"{len(names)} records in the journal of the releases cannot be read, the first is {names[0]};"
+                f"{len(names)} records in the journal of the releases cannot be read, like {names[0]};"
                 " nothing is begun before somebody has looked"
             )
         return self._journal
@@ -264,11 +263,11 @@ def _published(root: PrivateRoot, operation_id: str) -> str | None:
     """The digest of the newest checkpoint that an operation has published, or None."""
     from ticket_agent.peft.release.canonical import MAX_JSON_BYTES, digest  # noqa: PLC0415 - only for a resume
 
-    with suppress(PeftError):
-        with (
-            root.operation(operation_id) as operation,
-            operation.open_dir("train") as train,
-            train.open_dir("out") as out,
-        ):
-            return digest(out.read_file("checkpoint.json", max_bytes=MAX_JSON_BYTES))
+    with (
+        suppress(PeftError),
+        root.operation(operation_id) as operation,
+        operation.open_dir("train") as train,
+        train.open_dir("out") as out,
+    ):
+        return digest(out.read_file("checkpoint.json", max_bytes=MAX_JSON_BYTES))
     return None

@@ -1,4 +1,4 @@
-"""What a release's journal and files tell, as one value: what the driver decides on, and the record at its end."""
+"""What a release's journal and files tell, as one value: what is decided on, and the record at its end."""
 
 from __future__ import annotations
 

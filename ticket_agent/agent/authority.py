@@ -1,4 +1,4 @@
-"""Whether a ticket whose effect goes on for long still has its authority: its receipt Worker is READY for it."""
+"""Whether a ticket whose effect goes on for long still has its authority: its Worker is READY for it."""
 
 from __future__ import annotations
 

@@ -242,7 +242,9 @@ def _idle_release(config: AgentConfig) -> Provider[HostTicketSpec]:
     """A provider that begins, ends and writes nothing."""
     from ticket_agent.peft.release.phase_machine import Allowed  # noqa: PLC0415 - start-up time
 
-    provider = release_provider(config, lambda _: (Allowed.UNPROVEN, "nobody asks the hive here"), begins=False)
+    provider = release_provider(
+        config, lambda _: (Allowed.UNPROVEN, "nobody asks the hive here"), begins=False
+    )
     if provider is None:
         from ticket_agent.agent.providers import NotEnabled  # noqa: PLC0415 - start-up time
 
@@ -250,9 +252,7 @@ def _idle_release(config: AgentConfig) -> Provider[HostTicketSpec]:
     return provider
 
 
-def release_provider(
-    config: AgentConfig, authority: Authority, *, begins: bool
-) -> ReleaseProvider | None:
+def release_provider(config: AgentConfig, authority: Authority, *, begins: bool) -> ReleaseProvider | None:
     """The provider of ``peft.release``; None where the configuration does not enable it.
 
     A mistake in the file that it names ends the command.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,14 +29,12 @@ TOUCHING = (Phase.LOAD, Phase.CANARY, Phase.PROMOTE)
 GOOD = Situation(entry=Entry.IMPORT, phases=(), allowed=Allowed.HELD, accepted=AcceptedIs.BASELINE)
 
 
-def after(phase: Phase, standing: Standing, *, entry: Entry = Entry.TRAIN, **changes: object) -> Situation:
+def after(phase: Phase, standing: Standing, *, entry: Entry = Entry.TRAIN, **changes: Any) -> Situation:
     """All phases before ``phase`` succeeded, and it stands as given."""
     order = forward_phases(entry)
     done = [(each, Standing.SUCCEEDED) for each in order[: order.index(phase)]]
     compared = Compared.ACCEPTED if any(each is Phase.EVALUATE for each, _ in done) else Compared.NOT_YET
-    return replace(
-        GOOD, entry=entry, phases=(*done, (phase, standing)), **({"compared": compared} | changes)
-    )
+    return replace(GOOD, entry=entry, phases=(*done, (phase, standing)), **({"compared": compared} | changes))
 
 
 @pytest.mark.parametrize("entry", list(Entry))
@@ -174,7 +172,10 @@ RECOVERY = replace(GOOD, entry=None)
         (RECOVERY, (Act.BEGIN, Phase.ROLLBACK)),
         (replace(RECOVERY, accepted=AcceptedIs.SUCCESSOR, promoted=True), (Act.BEGIN, Phase.ROLLBACK)),
         (replace(RECOVERY, accepted=AcceptedIs.SUCCESSOR), (Act.END, ReleaseState.ROLLBACK_FAILED)),
-        (replace(RECOVERY, accepted=AcceptedIs.OTHER, promoted=True), (Act.END, ReleaseState.ROLLBACK_FAILED)),
+        (
+            replace(RECOVERY, accepted=AcceptedIs.OTHER, promoted=True),
+            (Act.END, ReleaseState.ROLLBACK_FAILED),
+        ),
         (replace(RECOVERY, allowed=Allowed.LOST), (Act.END, ReleaseState.ROLLBACK_FAILED)),
         (replace(RECOVERY, allowed=Allowed.UNPROVEN), (Act.WAIT, None)),
         (replace(RECOVERY, accepted=AcceptedIs.UNREADABLE), (Act.WAIT, None)),
