@@ -26,10 +26,8 @@ KINDS = {"F16": "<e", "F32": "<f", "F64": "<d"}
 def judge(folder: Path, kind: str, data: bytes) -> tuple[bool, bool]:
     """Whether all numbers are finite, and whether all are 0."""
     size = {"F16": 2, "BF16": 2, "F32": 4, "F64": 8}[kind]
-    text = safetensors_bytes({"a": ((len(data) // size,), data)}).replace(
-        b'"F32"', f'"{kind}"'.encode() + b"" * (3 - len(kind))
-    )
-    length = int.from_bytes(text[:8], "little") + len(kind) - 3
+    text = safetensors_bytes({"a": ((len(data) // size,), data)}).replace(b'"F32"', f'"{kind}"'.encode())
+    length = int.from_bytes(text[:8], "little") + len(kind) - len("F32")
     (folder / "file").write_bytes(length.to_bytes(8, "little") + text[8:])
     with (
         open_to_read(folder, label="folder") as directory,
