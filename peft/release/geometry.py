@@ -12,7 +12,7 @@ from ticket_agent.protocol.json_strict import parse_object
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Geometry", "adapter_tensors", "check_base_config"]
+__all__ = ["Geometry", "adapter_tensors", "check_base_config", "geometry_of"]
 
 LLAMA: Final = "LlamaForCausalLM"
 MAX_CONFIG_BYTES: Final = 64 * 1024
@@ -116,17 +116,41 @@ def check_base_config(data: bytes, geometry: Geometry) -> None:
                 )
 
 
+def geometry_of(data: bytes, target_modules: tuple[str, ...]) -> Geometry:
+    """The geometry that a base model's ``config.json`` says.
+
+    Raises:
+        DocumentError: it does not say all of it, or it is not that of a model that can be released.
+    """
+    with reading("the base model's config.json"):
+        config = parse_object(data, what="the file", max_bytes=MAX_CONFIG_BYTES)
+        architectures = config.get("architectures")
+        if not isinstance(architectures, list) or len(architectures) != 1:
+            raise DocumentError("must name exactly one class in architectures", rule="base-config")
+        found = Geometry(
+            architecture=architectures[0],
+            target_modules=target_modules,
+            **{name: _found(config, member) for name, member in _SIZES.items()},  # type: ignore[arg-type]
+        )
+    check_base_config(data, found)
+    return found
+
+
+_SIZES: Final = {
+    "layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "vocab_size": "vocab_size",
+}
+"""Sizes of a geometry, and what the configuration calls them."""
+
+
 def _wanted(geometry: Geometry) -> dict[str, Any]:
-    return {
-        "architectures": [geometry.architecture],
-        "num_hidden_layers": geometry.layers,
-        "hidden_size": geometry.hidden_size,
-        "intermediate_size": geometry.intermediate_size,
-        "num_attention_heads": geometry.heads,
-        "num_key_value_heads": geometry.kv_heads,
-        "head_dim": geometry.head_dim,
-        "vocab_size": geometry.vocab_size,
-    }
+    sizes = {member: getattr(geometry, name) for name, member in _SIZES.items()}
+    return {"architectures": [geometry.architecture], **sizes}
 
 
 def _found(config: Mapping[str, Any], name: str) -> object:

@@ -34,6 +34,7 @@ __all__ = [
     "SIGNATURE_BYTES",
     "PrivateKey",
     "PublicKey",
+    "new_key_pair",
     "read_private_key",
     "read_public_key",
 ]
@@ -141,6 +142,25 @@ def read_private_key(path: Path) -> PrivateKey:
     if not isinstance(key, Ed25519PrivateKey):
         raise KeyFileError(f"{_label(path)} does not hold an Ed25519 private key")
     return _private(key)
+
+
+def new_key_pair() -> tuple[bytes, bytes]:
+    """Make a new key; return its private and its public file, both PEM. The private one is not encrypted.
+
+    Raises:
+        CryptographyMissingError: nothing here can make keys.
+    """
+    with _library():
+        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - heavy
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return private, public
 
 
 def read_public_key(path: Path) -> PublicKey:

@@ -20,7 +20,7 @@ import os
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
-from ticket_agent.peft.errors import RootRefusedError
+from ticket_agent.peft.errors import FileRefusedError, RootRefusedError
 from ticket_agent.peft.locks import RootLock, locked
 from ticket_agent.peft.names import is_partial, shown
 from ticket_agent.peft.release.cas import ObjectStore, StoreLimits
@@ -177,3 +177,19 @@ class PrivateRoot:
             )
         with self._guard.changing():
             return self._operations.open_dir(operation_id, create=True)
+
+    def write_operation_file(self, operation_id: str, name: str, data: bytes) -> None:
+        """Durably let a file of an operation hold ``data``; the same again changes nothing.
+
+        Raises:
+            PeftError: as :meth:`operation`, or the file cannot be written.
+        """
+        with self.operation(operation_id, create=True) as directory, self._guard.changing():
+            try:
+                known = directory.read_file(name, max_bytes=len(data))
+            except FileRefusedError:
+                known = None
+            if known == data:
+                directory.sync()
+            else:
+                directory.write_file(name, data)

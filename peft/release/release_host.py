@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ticket_agent.journal.errors import FenceHeldError, JournalError, JournalPoisonedError
 from ticket_agent.peft.errors import PeftError
 from ticket_agent.peft.release.attestation import trusted_keys, verify_attestations
+from ticket_agent.peft.release.claims import input_claim, profile_claim
 from ticket_agent.peft.release.conclude import conclude
 from ticket_agent.peft.release.detect import detect
 from ticket_agent.peft.release.evidence_limits import MAX_ATTESTATION_BYTES, MAX_LABEL_BYTES
@@ -24,7 +25,6 @@ from ticket_agent.peft.release.profile import parse_profile
 from ticket_agent.peft.release.resolve import resolve
 from ticket_agent.peft.release.root_errors import RootOwnedError
 from ticket_agent.peft.release.server_room import ServerRoom
-from ticket_agent.peft.release.source_claim import claim_of
 from ticket_agent.peft.release.statement import LauncherFacts
 
 if TYPE_CHECKING:
@@ -174,11 +174,13 @@ class ReleaseHost:
             model_id=ticket.model_id,
             published=lambda operation: _published(root, operation),
         )
-        keys = trusted_keys(resolved.profile)
-        records = [
-            root.objects.load(name, max_bytes=MAX_ATTESTATION_BYTES) for name in resolved.input.attestations
-        ]
-        verify_attestations(records, keys=keys, expected=claim_of(resolved.input, resolved.profile))
+        profile, keys = resolved.profile, trusted_keys(resolved.profile)
+        for names, claim in (
+            (profile.attestations, profile_claim(profile)),
+            (resolved.input.attestations, input_claim(resolved.input, profile)),
+        ):
+            records = [root.objects.load(name, max_bytes=MAX_ATTESTATION_BYTES) for name in names]
+            verify_attestations(records, keys=keys, expected=claim)
         return resolved
 
     def require_launcher(self) -> None:

@@ -40,7 +40,15 @@ if TYPE_CHECKING:
 
     from ticket_agent.peft.release.cas import ObjectStore
 
-__all__ = ["ResolvedRelease", "resolve"]
+__all__ = [
+    "ResolvedRelease",
+    "load_adapter",
+    "load_base",
+    "load_checkpoint",
+    "load_documents",
+    "load_rows",
+    "resolve",
+]
 
 _ADAPTER_FILES: Final = {ADAPTER_CONFIG, ADAPTER_WEIGHTS}
 _TRAINER_STATE: Final = "trainer_state.json"
@@ -104,6 +112,31 @@ def resolve(
         FileRefusedError: an object is damaged or too large.
         PeftIoError: the system failed; trying again is safe, nothing was changed.
     """
+    request, profile, value = load_documents(
+        objects, request_sha256, operation_id=operation_id, model_id=model_id
+    )
+    train_rows, eval_rows = load_rows(objects, profile)
+    return ResolvedRelease(
+        request_sha256=request_sha256,
+        request=request,
+        profile=profile,
+        input=value,
+        base=load_base(objects, profile),
+        train_rows=train_rows,
+        eval_rows=eval_rows,
+        adapter=load_adapter(objects, profile, value),
+        checkpoint=load_checkpoint(objects, request, profile, value, published),
+    )
+
+
+def load_documents(
+    objects: ObjectStore, request_sha256: str, *, operation_id: str, model_id: str
+) -> tuple[ReleaseRequest, Profile, ReleaseInput]:
+    """Read the request, its profile and its input, and hold them against one another.
+
+    Raises:
+        PeftError: as :func:`resolve`.
+    """
     request = parse_request(_load(objects, request_sha256, "the request", MAX_REQUEST_BYTES))
     for name, asked, told in (
         ("operation_id", request.operation_id, operation_id),
@@ -118,18 +151,7 @@ def resolve(
         _load(objects, request.input_sha256, "the input"), entry=request.entry, schema=profile.schema
     )
     check_input(value, request=request, profile=profile)
-    train_rows, eval_rows = _rows(objects, profile)
-    return ResolvedRelease(
-        request_sha256=request_sha256,
-        request=request,
-        profile=profile,
-        input=value,
-        base=_base(objects, profile),
-        train_rows=train_rows,
-        eval_rows=eval_rows,
-        adapter=_adapter(objects, profile, value),
-        checkpoint=_checkpoint(objects, request, profile, value, published),
-    )
+    return request, profile, value
 
 
 def _load(objects: ObjectStore, sha256: str, what: str, max_bytes: int | None = None) -> bytes:
@@ -151,7 +173,12 @@ def _missing(sha256: str, what: str) -> AbsentError:
     return AbsentError(f"{what} is not in the object store ({sha256}); prepare the release again")
 
 
-def _rows(objects: ObjectStore, profile: Profile) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def load_rows(objects: ObjectStore, profile: Profile) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Read the rows that are trained and evaluated on.
+
+    Raises:
+        PeftError: as :func:`resolve`.
+    """
     train = parse_rows(_load(objects, profile.train_data, "the training data"), what="training data")
     count = profile.stack.limits.eval_rows
     evaluation = parse_rows(
@@ -164,7 +191,12 @@ def _rows(objects: ObjectStore, profile: Profile) -> tuple[tuple[str, ...], tupl
     return train, evaluation
 
 
-def _base(objects: ObjectStore, profile: Profile) -> BundleManifest:
+def load_base(objects: ObjectStore, profile: Profile) -> BundleManifest:
+    """Read the base model's manifest and configuration, and see that its files are there.
+
+    Raises:
+        PeftError: as :func:`resolve`.
+    """
     manifest = parse_bundle(_load(objects, profile.base, "the base model's manifest"))
     check_base(profile, manifest)
     config = _load(objects, manifest.file(BASE_CONFIG), f"the base model's {BASE_CONFIG}")
@@ -175,7 +207,12 @@ def _base(objects: ObjectStore, profile: Profile) -> BundleManifest:
     return manifest
 
 
-def _adapter(objects: ObjectStore, profile: Profile, value: ReleaseInput) -> BundleManifest | None:
+def load_adapter(objects: ObjectStore, profile: Profile, value: ReleaseInput) -> BundleManifest | None:
+    """Read the manifest of the adapter that is imported, and see that its files are there; None without one.
+
+    Raises:
+        PeftError: as :func:`resolve`.
+    """
     if value.adapter is None:
         return None
     manifest = parse_bundle(_load(objects, value.adapter.bundle_sha256, "the adapter's manifest"))
@@ -198,13 +235,18 @@ def _adapter(objects: ObjectStore, profile: Profile, value: ReleaseInput) -> Bun
     return manifest
 
 
-def _checkpoint(
+def load_checkpoint(
     objects: ObjectStore,
     request: ReleaseRequest,
     profile: Profile,
     value: ReleaseInput,
     published: Callable[[str], str | None],
 ) -> CheckpointManifest | None:
+    """Read the checkpoint that training goes on from; None without one.
+
+    Raises:
+        PeftError: as :func:`resolve`.
+    """
     if value.checkpoint is None:
         return None
     manifest = parse_checkpoint(_load(objects, value.checkpoint, "the checkpoint"))

@@ -27,6 +27,7 @@ from release_support import base_bundle, profile, sha, tiny_stack
 from ticket_agent.peft.release.attestation import attest
 from ticket_agent.peft.release.bundle import adapter_identity, encode_bundle
 from ticket_agent.peft.release.canonical import digest, encode
+from ticket_agent.peft.release.claims import input_claim
 from ticket_agent.peft.release.inputs import ImportedAdapter, ReleaseInput, encode_input
 from ticket_agent.peft.release.keys import PrivateKey
 from ticket_agent.peft.release.layout import Begun, OperationFiles
@@ -45,7 +46,6 @@ from ticket_agent.peft.release.run_files import (
     write_exit,
     write_running,
 )
-from ticket_agent.peft.release.source_claim import claim_of
 from ticket_agent.peft.release.spelled import spell
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class ReleaseHost:
                     ),
                 )
             made = attest(
-                claim_of(own, self.profile), key_id="local-reference-source", key=PrivateKey.of(ATTESTER)
+                input_claim(own, self.profile), key_id="local-reference-source", key=PrivateKey.of(ATTESTER)
             )
             own = replace(own, attestations=(root.objects.store(made.encode()),))
             root.objects.store(encode_input(own))

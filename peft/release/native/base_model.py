@@ -14,8 +14,9 @@ from ticket_agent.protocol.json_strict import parse_object
 if TYPE_CHECKING:
     from ticket_agent.peft.release.geometry import Geometry
     from ticket_agent.peft.release.native.job import Job
+    from ticket_agent.peft.safetensors_header import SafetensorsHeader
 
-__all__ = ["base_tensors", "check_base_model"]
+__all__ = ["base_tensors", "check_base_model", "check_base_tensors"]
 
 HEAD: Final = "lm_head.weight"
 _PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -57,6 +58,21 @@ def check_base_model(job: Job) -> dict[str, Any]:
             header = weights_header(weights, BASE_WEIGHTS)
         config = directory.read_file(BASE_CONFIG, max_bytes=MAX_CONFIG_BYTES)
     job.check_base_files()
+    check_base_tensors(header, config, geometry)
+    return {
+        "bundle_sha256": profile.base,
+        "source": manifest.source,
+        "revision": manifest.revision,
+        "tensor_count": len(header.tensors),
+    }
+
+
+def check_base_tensors(header: SafetensorsHeader, config: bytes, geometry: Geometry) -> None:
+    """Hold a base model's ``config.json`` and the tensors of its file against a geometry.
+
+    Raises:
+        DocumentError, ModelMismatchError: something differs; the line has both values.
+    """
     check_base_config(config, geometry)
     tied = parse_object(config, what=BASE_CONFIG, max_bytes=MAX_CONFIG_BYTES).get("tie_word_embeddings")
     wanted = base_tensors(geometry)
@@ -69,12 +85,6 @@ def check_base_model(job: Job) -> dict[str, Any]:
                 f"{BASE_WEIGHTS}: {name}: expected {_shape(wanted.get(name))}, found"
                 f" {_shape(found.get(name))}; this is not the base model of the profile's geometry"
             )
-    return {
-        "bundle_sha256": profile.base,
-        "source": manifest.source,
-        "revision": manifest.revision,
-        "tensor_count": len(found),
-    }
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

@@ -8,7 +8,7 @@ nothing that makes a loader place them elsewhere.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ticket_agent.peft.adapter_config import MAX_CONFIG_BYTES, AdapterConfig, parse_hf_config
 from ticket_agent.peft.adapter_layout import Layout, recognise
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ticket_agent.peft.release.profile import Profile
     from ticket_agent.peft.safetensors_header import SafetensorsHeader
 
-__all__ = ["ScannedAdapter", "scan_adapter"]
+__all__ = ["AdapterFiles", "ScannedAdapter", "scan_adapter", "scan_files"]
 
 _VOCABULARY: Final = ("embed_tokens", "lm_head")
 _DTYPES: Final = ("F32", "F16", "BF16")
@@ -46,6 +46,16 @@ _UNUSED: Final = (
     "modules_to_save",
 )
 """Members that only tell how somebody trained, or let a loader leave out a part: none may be set."""
+
+
+class AdapterFiles(Protocol):
+    """What holds the two files of an adapter under their names, like an open directory."""
+
+    def open_file(self, name: str, *, max_bytes: int) -> OpenedFile:
+        """Open one for reading."""
+
+    def read_file(self, name: str, *, max_bytes: int) -> bytes:
+        """The content of a small one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +100,20 @@ def scan_adapter(directory: Directory, profile: Profile, *, what: str) -> Scanne
     names = directory.names()
     if recognise(names, what=what) is not Layout.HUGGING_FACE or set(names) != set(_EXACT):
         raise LoraRefusedError(f"{what} must hold {' and '.join(_EXACT)} and nothing else")
-    with directory.open_file(ADAPTER_CONFIG, max_bytes=MAX_CONFIG_BYTES) as opened:
+    return scan_files(directory, profile)
+
+
+def scan_files(files: AdapterFiles, profile: Profile) -> ScannedAdapter:
+    """Scan the two files of an adapter, whatever lies beside them.
+
+    Raises:
+        ArtifactRefusedError, FileRefusedError: as :func:`scan_adapter`.
+    """
+    with files.open_file(ADAPTER_CONFIG, max_bytes=MAX_CONFIG_BYTES) as opened:
         config_sha256 = hash_file(opened).sha256
-    config = _config(directory.read_file(ADAPTER_CONFIG, max_bytes=MAX_CONFIG_BYTES), profile)
+    config = _config(files.read_file(ADAPTER_CONFIG, max_bytes=MAX_CONFIG_BYTES), profile)
     limit = profile.stack.limits.adapter_bytes
-    with directory.open_file(ADAPTER_WEIGHTS, max_bytes=limit) as weights:
+    with files.open_file(ADAPTER_WEIGHTS, max_bytes=limit) as weights:
         header = weights_header(weights, ADAPTER_WEIGHTS)
         _check_vocabulary(header, profile)
         _check_tensors(header, profile)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.peft.release.native.job import Job
 
-__all__ = ["KEPT", "PUBLISHED", "check_checkpoint", "publish", "read_state"]
+__all__ = ["KEPT", "NEWEST", "PUBLISHED", "check_checkpoint", "publish", "read_state"]
 
 PUBLISHED: Final = "checkpoints"
 """Directory below ``out``, with a directory for each published one, named by its manifest's digest."""

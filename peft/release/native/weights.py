@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ticket_agent.peft.artifact_errors import HeaderRefusedError
-from ticket_agent.peft.release.native.libraries import library
 from ticket_agent.peft.safetensors_header import read_header, reader_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ticket_agent.peft.opened import OpenedFile
     from ticket_agent.peft.safetensors_header import SafetensorsHeader, Tensor
 
@@ -19,13 +19,17 @@ __all__ = ["check_finite", "is_all_zero", "refuse_pointer", "weights_header"]
 _POINTER: Final = b"version https://git-lfs.github.com/spec/"
 _CHUNK_BYTES: Final = 1024 * 1024
 
-_BITS: Final = {
-    "F16": ("uint16", 0x7C00, 0x7FFF),
-    "BF16": ("uint16", 0x7F80, 0x7FFF),
-    "F32": ("uint32", 0x7F800000, 0x7FFFFFFF),
-    "F64": ("uint64", 0x7FF0000000000000, 0x7FFFFFFFFFFFFFFF),
+_EXPONENTS: Final = {
+    "F16": (2, 0x7C, 0x00),
+    "BF16": (2, 0x7F, 0x80),
+    "F32": (4, 0x7F, 0x80),
+    "F64": (8, 0x7F, 0xF0),
 }
-"""For each kind of number: an unsigned type of its size, the bits of the exponent, all bits but the sign."""
+"""For each kind of number: its bytes, and the bits of the exponent in the last of them and in the one before.
+
+The bytes of many numbers are looked at together, by their place in the number, without a library for numbers.
+"""
+_UNSIGNED: Final = bytes(byte & 0x7F for byte in range(256))
 
 
 def refuse_pointer(prefix: bytes, what: str) -> None:
@@ -79,23 +83,30 @@ def check_finite(file: OpenedFile, header: SafetensorsHeader, what: str) -> None
         HeaderRefusedError: a tensor has one.
     """
     for tensor in header.tensors:
-        _, exponent, _ = _BITS[tensor.dtype]
-        for numbers in _numbers(file, header, tensor):
-            if bool(((numbers & exponent) == exponent).any()):
-                raise HeaderRefusedError(f"{what}: {tensor.name} has a number that is infinite or NaN")
+        size, last, before = _EXPONENTS[tensor.dtype]
+        full = bytes(byte & last == last for byte in range(256))
+        for data in _parts(file, header, tensor):
+            suspects = data[size - 1 :: size].translate(full)
+            at = suspects.find(1)
+            while at >= 0:
+                if data[at * size + size - 2] & before == before:
+                    raise HeaderRefusedError(f"{what}: {tensor.name} has a number that is infinite or NaN")
+                at = suspects.find(1, at + 1)
 
 
 def is_all_zero(file: OpenedFile, header: SafetensorsHeader, tensor: Tensor) -> bool:
-    """Tell whether all of a tensor's numbers are 0."""
-    _, _, size = _BITS[tensor.dtype]
-    return not any(bool((numbers & size).any()) for numbers in _numbers(file, header, tensor))
+    """Tell whether all of a tensor's numbers are 0, whatever their signs."""
+    size, _, _ = _EXPONENTS[tensor.dtype]
+    return not any(
+        data[place::size].translate(_UNSIGNED if place == size - 1 else None).strip(b"\0")
+        for data in _parts(file, header, tensor)
+        for place in range(size)
+    )
 
 
-def _numbers(file: OpenedFile, header: SafetensorsHeader, tensor: Tensor) -> Any:
-    """A tensor's numbers as unsigned integers, part by part."""
-    numpy = library("numpy")
-    kind, _, _ = _BITS[tensor.dtype]
+def _parts(file: OpenedFile, header: SafetensorsHeader, tensor: Tensor) -> Iterator[bytes]:
+    """A tensor's bytes, part by part; each holds whole numbers."""
     start = 8 + header.header_bytes
+    read = reader_of(file.fd)
     for offset in range(tensor.begin, tensor.end, _CHUNK_BYTES):
-        data = os.pread(file.fd, min(_CHUNK_BYTES, tensor.end - offset), start + offset)
-        yield numpy.frombuffer(data, dtype=numpy.dtype(kind).newbyteorder("<"))
+        yield read(start + offset, min(_CHUNK_BYTES, tensor.end - offset))
