@@ -15,6 +15,7 @@ from ticket_agent.journal.outcome import Committed, Rejected, Underway, Unknown
 from ticket_agent.peft.errors import PeftError
 from ticket_agent.peft.release.comparison import compare, recheck
 from ticket_agent.peft.release.conclude import result_message
+from ticket_agent.peft.release.document_error import DocumentError
 from ticket_agent.peft.release.evaluation import Evaluation
 from ticket_agent.peft.release.evidence_errors import ComparisonRefusedError
 from ticket_agent.peft.release.launch_errors import LaunchUnknownError
@@ -39,7 +40,7 @@ from ticket_agent.peft.release.release_story import (
     read_story,
     write_end,
 )
-from ticket_agent.peft.release.root_errors import RootBlockedError, RootOwnedError
+from ticket_agent.peft.release.root_errors import ObjectCorruptError, RootBlockedError, RootOwnedError
 from ticket_agent.peft.release.running_phase import RunningPhase
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ __all__ = ["POLL_S", "ReleaseDriver"]
 POLL_S: Final = 0.25
 """How often a running phase, and the authority for it, are looked at."""
 MAX_MOVES: Final = 8
+
+_DAMAGED: Final = (DocumentError, ObjectCorruptError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +162,9 @@ class ReleaseDriver:
                     if done.answer is not None:
                         return done.answer
                 return Underway(f"{self._what} goes on", poll_s=POLL_S)
+        except _DAMAGED as error:
+            # Nothing passes by itself here: somebody has to look, and the ticket's time may end it meanwhile.
+            return Unknown(f"{self._what} cannot go on: {error}")
         except (PeftError, StorageFullError) as error:
             return Underway(f"{self._what} waits: {error}", poll_s=POLL_S)
 

@@ -230,7 +230,8 @@ class ReleaseProvider:
     def tend(self) -> None:
         """End what runs without being allowed, also while the hive cannot be asked. Never raises."""
         for live in self._live.values():
-            self._stop_unproven(live)
+            if not live.ambiguous:
+                self._stop_unproven(live)
 
     def _stop_unproven(self, live: _Live) -> None:
         expired = self.clock() >= live.ticket.expires_unix_ms

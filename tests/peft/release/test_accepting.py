@@ -13,7 +13,15 @@ from ticket_agent.peft.release.canonical import digest
 from ticket_agent.peft.release.document_error import DocumentError
 from ticket_agent.peft.release.phases import Phase
 
-SCENE = Scene()
+PLAIN = Scene()
+SCENE = replace(
+    PLAIN,
+    details={
+        Phase.TRAIN: {"candidate": {"adapter_sha256": CANDIDATE}},
+        Phase.EVALUATE: PLAIN.detail(Phase.EVALUATE) | {"behaviour_sha256": "b" * 64},
+        Phase.STAGE: PLAIN.detail(Phase.STAGE) | {"serving_bundle_sha256": "5" * 64},
+    },
+)
 OTHER = "0" * 64
 
 
@@ -85,3 +93,11 @@ def test_an_evaluation_without_both_evaluations_does_not() -> None:
     told = replace(SCENE, details={Phase.EVALUATE: {"baseline": None}}).observation(Phase.EVALUATE)
     with pytest.raises(DocumentError, match="baseline"):
         accept(Phase.EVALUATE, told.encode())
+
+
+@pytest.mark.parametrize("phase", [Phase.TRAIN, Phase.EVALUATE, Phase.STAGE])
+def test_a_success_that_lacks_what_later_phases_need_does_not(phase: Phase) -> None:
+    with pytest.raises(DocumentError, match=str(phase)):
+        accept(phase, replace(PLAIN, details={phase: {}}).observation(phase).encode())
+    with pytest.raises(DocumentError, match="must be a SHA-256"):
+        accept(phase, PLAIN.observation(phase).encode())

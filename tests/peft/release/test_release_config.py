@@ -64,7 +64,7 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
         (LEAST + "drain_s = nan\n", "drain_s must be a number of seconds"),
         (LEAST + "drain_s = true\n", "drain_s must be a number of seconds"),
         (LEAST + "drain_s = 0\n", "drain_s must be above 0"),
-        (LEAST + "#" * MAX_RELEASE_CONFIG_BYTES, "has more than 8192 bytes"),
+        (LEAST + "#" * MAX_RELEASE_CONFIG_BYTES, "is larger than 8192 bytes"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, words: str) -> None:
