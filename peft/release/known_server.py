@@ -8,14 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ticket_agent.peft.errors import PeftError
+from ticket_agent.peft.errors import PeftError, PeftIoError
 from ticket_agent.peft.release.launch_errors import PhaseStopError
 from ticket_agent.peft.release.loopback import LoopbackClient
 from ticket_agent.peft.release.phase_command import MARKER_VARIABLE
 from ticket_agent.peft.release.process import descendants, marked, send_signal
 from ticket_agent.peft.release.run_files import EndReason
 from ticket_agent.peft.release.running_phase import Finished, Lost, Running, RunningPhase
-from ticket_agent.peft.release.server_record import RUN_SUFFIX
+from ticket_agent.peft.release.server_record import ENDING_SUFFIX, RUN_SUFFIX
 
 if TYPE_CHECKING:
     from ticket_agent.peft.release.phase_log import PhaseLog
@@ -50,6 +50,7 @@ class KnownServer:
         run_dir = servers / record.launch_id
         self.instance: Final[Instance] = record.instance(run_dir=str(run_dir), token=token)
         self.backend: Final[Backend] = record.backend
+        self._servers = servers
         self.phase: Final = RunningPhase(
             servers / f"{record.launch_id}{RUN_SUFFIX}", launch_id=self.launch_id
         )
@@ -73,6 +74,15 @@ class KnownServer:
         except (PeftError, OSError):
             return None
         return isinstance(state, Running)
+
+    @property
+    def ending(self) -> bool:
+        """Somebody has asked it to end, or was about to; it may still run for a while."""
+        return (self._servers / f"{self.launch_id}{ENDING_SUFFIX}").exists()
+
+    def usable(self) -> bool:
+        """It runs, and nobody has asked it to end: whoever needs it later will find it."""
+        return self.running() is True and not self.ending
 
     def identity(self) -> str:
         """Name the very process that serves; ``gone`` when there is none."""
@@ -118,6 +128,7 @@ class KnownServer:
         state = self.phase.poll()
         if not isinstance(state, Running | Lost):
             return
+        self._note_ending()
         asked = state.record is not None and [
             identity for identity in _programs(state.record) if send_signal(identity, signal.SIGTERM)
         ]
@@ -131,7 +142,21 @@ class KnownServer:
             PhaseStopError: something may still run; call again.
             PeftError: what runs is not known.
         """
+        self._note_ending()
         self.phase.stop(timeout_s=KILL_S)
+
+    def _note_ending(self) -> None:
+        """Durable before the first signal: what still runs then is not taken for what goes on running."""
+        try:
+            directory = os.open(self._servers, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                os.close(os.open(f"{self.launch_id}{ENDING_SUFFIX}", flags, 0o600, dir_fd=directory))
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise PeftIoError(f"noting down that server {self.launch_id} ends", error) from error
 
 
 def _left(record: RunRecord) -> list[ProcessIdentity]:

@@ -5,6 +5,7 @@
   <launch id>.json     what is started, and how; on disk before anything else
   <launch id>/         the server's own directory, with its token
   <launch id>.run/     the run directory of its process
+  <launch id>.ending   somebody has asked it to end; there before the first signal
 ```
 
 A server is confined like a phase, but shares the host's network, because somebody has to reach it, and has
@@ -26,6 +27,7 @@ from ticket_agent.peft.release.layout import SERVERS
 from ticket_agent.peft.release.loopback import check_token
 from ticket_agent.peft.release.phase_command import PhaseCommand, PhaseLimits, beyond_fixed
 from ticket_agent.peft.release.server_record import (
+    ENDING_SUFFIX,
     MAX_RECORD_BYTES,
     RECORD_SUFFIX,
     RUN_SUFFIX,
@@ -267,8 +269,9 @@ class ServerRoom:
                 if directory.kind(name) is not None:
                     directory.remove_tree(name)
             directory.sync()
-            if directory.kind(f"{server.launch_id}{RECORD_SUFFIX}") is not None:
-                directory.unlink(f"{server.launch_id}{RECORD_SUFFIX}")
+            for suffix in (ENDING_SUFFIX, RECORD_SUFFIX):
+                if directory.kind(f"{server.launch_id}{suffix}") is not None:
+                    directory.unlink(f"{server.launch_id}{suffix}")
             directory.sync()
 
     def gone(self, server: KnownServer) -> bool:
