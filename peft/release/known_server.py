@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ticket_agent.peft.errors import PeftError, PeftIoError
+from ticket_agent.peft.names import shown
 from ticket_agent.peft.release.launch_errors import PhaseStopError
 from ticket_agent.peft.release.loopback import LoopbackClient
 from ticket_agent.peft.release.phase_command import MARKER_VARIABLE
@@ -29,6 +30,8 @@ __all__ = ["KnownServer"]
 
 KILL_S: Final = 3.0
 """How long ending every process of a server may take, in seconds."""
+_LOG_LINES: Final = 6
+_LOG_CHARACTERS: Final = 160
 _WRAPPERS: Final = frozenset({"bwrap", "systemd-run"})
 """Programs that stand between a supervisor and its server; a signal would end them, and it, at once."""
 
@@ -102,6 +105,16 @@ class KnownServer:
     def log(self) -> PhaseLog:
         """What was kept of its output. Raises PeftIoError."""
         return self.phase.log()
+
+    def last_lines(self) -> list[str]:
+        """The end of its log: a few lines of short plain ASCII, never its token."""
+        try:
+            lines = self.log().lines()
+        except PeftError as error:
+            lines = [f"its log cannot be read: {error}"]
+        told = [line.replace(self.instance.token, "(token)") for line in lines if line.strip()]
+        plain = [line.encode("ascii", "backslashreplace").decode("ascii") for line in told[-_LOG_LINES:]]
+        return [shown(line, _LOG_CHARACTERS).replace("…", "~") for line in plain]
 
     def ended(self) -> str | None:
         """How it ended, in a few words; None while it runs or where nobody knows."""

@@ -28,7 +28,6 @@ from ticket_agent.peft.release.deployment import DeploymentState
 from ticket_agent.peft.release.inputs import encode_input
 from ticket_agent.peft.release.launcher import ConfinedLauncher
 from ticket_agent.peft.release.markers import Owner, RuntimeSelection
-from ticket_agent.peft.release.phases import Phase
 from ticket_agent.peft.release.profile import ProfileSchema, encode_profile
 from ticket_agent.peft.release.release_config import ReleaseConfig
 from ticket_agent.peft.release.request import Entry, encode_request
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.peft.release.launcher import Launcher
     from ticket_agent.peft.release.observation import PhaseObservation
+    from ticket_agent.peft.release.phases import Phase
     from ticket_agent.peft.release.private_root import PrivateRoot
     from ticket_agent.peft.release.server_room import KnownServer
 

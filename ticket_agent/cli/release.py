@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ticket_agent.cli.release_serve import serve_release
 from ticket_agent.cli.release_verify import verify_release
 
 __all__ = ["release"]
@@ -11,7 +12,8 @@ __all__ = ["release"]
 
 @click.group()
 def release() -> None:
-    """Look at releases of adapters."""
+    """Serve what releases of adapters deployed, and check what they signed."""
 
 
+release.add_command(serve_release)
 release.add_command(verify_release)

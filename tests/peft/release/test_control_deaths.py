@@ -1,4 +1,4 @@
-"""A control phase is killed at each place where something has just changed or is about to; rollback repairs."""
+"""A control phase is killed at each place where something changes; rollback repairs."""
 
 from __future__ import annotations
 
