@@ -192,6 +192,7 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
         ["journal", "list", "--help"],
         ["peft", "--help"],
         ["release", "verify", "--help"],
+        ["release", "serve", "--help"],
     ],
 )
 def test_helps_import_nothing_heavy(arguments: list[str]) -> None:
