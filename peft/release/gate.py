@@ -67,12 +67,14 @@ class Asked:
         model_id: its model.
         request_sha256: its request.
         recovery_only: it began earlier, and is to be undone.
+        ticket_id: of the ticket that asks; None: of one that does not exist yet.
     """
 
     operation_id: str
     model_id: str
     request_sha256: str
     recovery_only: bool = False
+    ticket_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from ticket_agent.peft.release.bundle import (
     adapter_identity,
     parse_bundle,
 )
-from ticket_agent.peft.release.document_error import DocumentError
+from ticket_agent.peft.release.canonical import MAX_JSON_BYTES, decode_object
+from ticket_agent.peft.release.document_error import DocumentError, reading
 from ticket_agent.peft.release.evidence_store import EvidenceStore
 from ticket_agent.peft.release.gate import NotYetError
 from ticket_agent.peft.release.geometry import adapter_tensors
@@ -23,7 +24,9 @@ from ticket_agent.peft.release.keys import read_private_key
 from ticket_agent.peft.release.layout import BEGUN_FILE, END_FILE, MAX_BEGUN_BYTES, Begun
 from ticket_agent.peft.release.loopback import LoopbackClient, check_token
 from ticket_agent.peft.release.markers import Owner
+from ticket_agent.peft.release.phases import TERMINAL, ReleaseState
 from ticket_agent.peft.release.readiness import PROBE_S
+from ticket_agent.peft.release.rules import choice
 from ticket_agent.peft.release.serving import MODELS_PATH, served_models
 from ticket_agent.peft.release.serving_errors import ServingError
 from ticket_agent.peft.release.serving_pointer import PointerFile
@@ -58,23 +61,33 @@ _MAX_TOKEN_FILE: Final = 1024
 
 
 def operation(look: Look) -> str:
-    """The id was never used for another request, and its release has not ended."""
+    """The id was never used for another request or by another ticket, and its release has not ended."""
     begun, ended = _story(look)
     if begun is None:
         return "has not begun"
-    if begun.request_sha256 != look.asked.request_sha256:
-        raise DocumentError(f"{look.asked.operation_id} began with another request, {begun.request_sha256}")
-    if ended:
-        raise DocumentError(f"{look.asked.operation_id} has ended")
-    return f"has begun under ticket {begun.authority.ticket_id}"
+    asked = look.asked
+    if begun.request_sha256 != asked.request_sha256:
+        raise DocumentError(f"{asked.operation_id} began with another request, {begun.request_sha256}")
+    ticket = begun.authority.ticket_id
+    if ended is not None:
+        raise DocumentError(f"{asked.operation_id} has ended ({ended}) under ticket {ticket}")
+    if ticket != asked.ticket_id:
+        raise DocumentError(f"{asked.operation_id} has begun under ticket {ticket}")
+    return "has begun under this ticket"
 
 
 def recovery(look: Look) -> str:
     """There is a release of this request to be recovered."""
-    begun, _ = _story(look)
-    if begun is None or begun.request_sha256 != look.asked.request_sha256:
-        raise DocumentError(f"no release {look.asked.operation_id} of this request ever began")
-    return f"began under ticket {begun.authority.ticket_id}; a recovery needs another one"
+    begun, ended = _story(look)
+    asked = look.asked
+    if begun is None or begun.request_sha256 != asked.request_sha256:
+        raise DocumentError(f"no release {asked.operation_id} of this request ever began")
+    ticket = begun.authority.ticket_id
+    if ended not in (None, ReleaseState.ROLLBACK_FAILED):
+        raise DocumentError(f"{asked.operation_id} has ended ({ended}): there is nothing to recover")
+    if ticket == asked.ticket_id:
+        raise DocumentError(f"{ticket} is the release's own ticket; a recovery needs another one")
+    return f"began under ticket {ticket}, {'has not ended' if ended is None else f'ended {ended}'}"
 
 
 def blocker(look: Look) -> str:
@@ -108,9 +121,7 @@ def baseline(look: Look) -> str:
     if wanted.runtime_sha256 != profile.runtime_sha256:
         raise DocumentError("the request starts from a deployment on another runtime than the profile's")
     if not (wanted.healthy and wanted.rollback_verified):
-        raise DocumentError(
-            "the request starts from a deployment that is not healthy, with its rollback verified"
-        )
+        raise DocumentError("the request starts from a deployment that is not healthy and verified")
     if wanted.adapter_sha256 is None and wanted.served_artifact_sha256 != profile.base:
         raise DocumentError("the request starts from another base model than the profile's")
     found = look.root.control.accepted()
@@ -210,14 +221,20 @@ def _owner(look: Look) -> Owner:
     return Owner(operation_id=look.asked.operation_id, request_sha256=look.asked.request_sha256)
 
 
-def _story(look: Look) -> tuple[Begun | None, bool]:
-    """How the release began, and whether it has ended."""
+def _story(look: Look) -> tuple[Begun | None, ReleaseState | None]:
+    """How the release began and ended."""
     try:
         with look.root.operation(look.asked.operation_id) as directory:
             begun = Begun.parse(directory.read_file(BEGUN_FILE, max_bytes=MAX_BEGUN_BYTES))
-            return begun, directory.kind(END_FILE) is not None
+            try:
+                data = directory.read_file(END_FILE, max_bytes=MAX_JSON_BYTES)
+            except AbsentError:
+                return begun, None
     except AbsentError:
-        return None, False
+        return None, None
+    state = decode_object(data, what=END_FILE).get("state")
+    with reading(END_FILE):
+        return begun, ReleaseState(choice(state, "state", [end.value for end in TERMINAL]))
 
 
 def _pointer(look: Look) -> ServingPointer | None:

@@ -51,7 +51,12 @@ _TABLE: Final = (
         recovery=_ALWAYS,
     ),
     _Entry(code="request", look=gate_documents.request, remedy=_PREPARE, needs=("ids",), recovery=_ALWAYS),
-    _Entry(code="operation", look=gate_host.operation, remedy="choose a new operation id", needs=("ids",)),
+    _Entry(
+        code="operation",
+        look=gate_host.operation,
+        remedy="watch or recover that one, or prepare under a new operation id",
+        needs=("ids",),
+    ),
     _Entry(
         code="recovery",
         look=gate_host.recovery,

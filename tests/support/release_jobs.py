@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from native_jobs import Prepared, identity, write
 
 from ticket_agent.peft.release.native.job import JobFacts
+from ticket_agent.peft.release.skeleton import skeleton_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,3 +49,25 @@ def job_of(lab: Lab, release: PreparedRelease, path: Path, *, candidate: Path | 
     )
     write(inputs / "job.json", facts.encode())
     return Prepared(path=path, request=request)
+
+
+def load_base_model(folder: str) -> dict[str, Any]:
+    """What the libraries make of a base model; runs in a process that has them."""
+    transformers = importlib.import_module("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, local_files_only=True, output_loading_info=True
+    )
+    row = skeleton_rows(1, 100)[0]
+    ids = tokenizer(row)["input_ids"]
+    return {
+        "class": type(model).__name__,
+        "vocabulary": model.config.vocab_size,
+        "keys": sorted(map(str, (*report["missing_keys"], *report["unexpected_keys"]))),
+        "unknown": tokenizer.unk_token_id in ids,
+        "decoded": tokenizer.decode(ids),
+        "row": row,
+        "asked": tokenizer.apply_chat_template(
+            [{"role": "user", "content": "the sea"}, {"role": "user", "content": " and"}], tokenize=False
+        ),
+    }
