@@ -187,8 +187,8 @@ def _planned(
             backend = backend_for(known.kind, known.versions, python=python)
             return room.again(server, launch_id, port=port), backend, server.caps
     raise NotServedError(
-        f"generation {state.generation} was never served from this root; name its profile and model with"
-        " --profile and --model-id"
+        f"generation {state.generation} was never served from this root; name a prepared release"
+        " whose profile and model it has, with --operation"
     )
 
 

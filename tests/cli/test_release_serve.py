@@ -9,13 +9,17 @@ import pytest
 from control_scene import MODEL, ControlScene, scene
 
 from ticket_agent.exits import Exit
+from ticket_agent.peft.release.prepared import PREPARED_FILE, Preparation
 from ticket_agent.peft.release.profile import encode_profile
+from ticket_agent.peft.release.request import encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from cli_support import Answer, Operator
+
+    from ticket_agent.peft.release.request import ReleaseRequest
 
 
 @pytest.fixture(params=[0, 1])
@@ -43,11 +47,19 @@ class Serve:
         lines = [f'{name} = "{getattr(config, name)}"' for name in ("root", "python", "token_file")]
         lines += [f"ports = {list(config.ports)}", "unconfined = true", "ready_s = 5.0", "gone_s = 2.0"]
         self.config.write_text("\n".join(lines), encoding="utf-8")
-        self.profile = made.folder / "profile.json"
-        self.profile.write_bytes(encode_profile(made.profile))
+        self.prepared(made.request)
+
+    def prepared(self, request: ReleaseRequest) -> None:
+        """A release is prepared in the root."""
+        root = self.made.root
+        with root.locked():
+            sha256 = root.objects.store(encode_request(request))
+        told = Preparation(operation_id="prepared", request_sha256=sha256, model_id=MODEL)
+        with root.locked(), root.operation("prepared", create=True) as directory:
+            directory.write_file(PREPARED_FILE, told.encode())
 
     def run(self, *options: str, first: bool = False) -> Answer:
-        named = ("--profile", str(self.profile), "--model-id", MODEL) if first else ()
+        named = ("--operation", "prepared") if first else ()
         return self.operator.run("release", "serve", "--release-config", str(self.config), *named, *options)
 
 
@@ -55,7 +67,7 @@ def test_it_is_served_once_found_again_and_ended(serve: Serve) -> None:
     made = serve.made
     answer = serve.run()
     assert answer.code == Exit.FAILURE
-    assert "was never served from this root; name its profile and model" in answer.line
+    assert "was never served from this root; name a prepared release" in answer.line
     first = serve.run("--json", first=True)
     assert (first.code, first.err) == (Exit.OK, "")
     (started,) = first.objects
@@ -98,16 +110,19 @@ def test_what_it_refuses(serve: Serve) -> None:
         made.root.control.select_runtime(made.old_runtime)
     other = replace(made.profile, versions=(*made.profile.versions[:-1], ("uvicorn", "0.0.1")))
     assert other != made.profile
-    serve.profile.write_bytes(encode_profile(other))
+    with made.root.locked():
+        sha256 = made.root.objects.store(encode_profile(other))
+    serve.prepared(replace(made.request, profile_sha256=sha256))
     assert "name the profile that it was released under" in serve.run(first=True).line
-    serve.profile.write_bytes(encode_profile(made.profile))
+    serve.prepared(made.request)
     made.fault(1, "ends-at-once")
     answer = serve.run(first=True)
     assert answer.code == Exit.FAILURE
     assert "ended before it was ready" in answer.line
     assert "out of memory; the token was (token)" in answer.line
     assert made.root.pointer.read() is None
-    assert serve.run("--model-id", MODEL).code == Exit.USAGE
+    assert serve.run("--stop", first=True).code == Exit.USAGE
+    assert "release another was not prepared here" in serve.run("--operation", "another").line
     made.config.token_file.chmod(0o644)
     assert "nobody else may read it" in serve.run(first=True).line
     made.config.token_file.chmod(0o600)

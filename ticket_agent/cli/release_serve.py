@@ -4,86 +4,63 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ticket_agent.cli.output import emit_json, fail, plain
+from ticket_agent.cli.peft_roots import one_line_errors
+from ticket_agent.cli.release_common import release_config, release_config_option
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from ticket_agent.peft.release.private_root import PrivateRoot
     from ticket_agent.peft.release.release_config import ReleaseConfig
     from ticket_agent.peft.release.serve_deployed import First
     from ticket_agent.peft.release.server_room import KnownServer
 
-__all__ = ["serve_release"]
-
-_FILE = click.Path(path_type=Path, dir_okay=False)
+__all__ = ["serve"]
 
 
 @click.command(name="serve")
+@release_config_option
 @click.option(
-    "--release-config",
-    type=_FILE,
-    required=True,
-    help="How releases run on this host (TOML).",
+    "--operation",
+    help="A prepared release whose profile and model are served; only needed for the very first time.",
 )
-@click.option(
-    "--profile",
-    type=_FILE,
-    help="Profile of what is deployed; only needed when it was never served from this root.",
-)
-@click.option("--model-id", help="Id of the model that it is a generation of; goes with --profile.")
 @click.option("--stop", is_flag=True, help="End every server of the root instead.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per server (NDJSON).")
-def serve_release(
-    *, release_config: Path, profile: Path | None, model_id: str | None, stop: bool, as_json: bool
-) -> None:
+def serve(*, config_file: Path, operation: str | None, stop: bool, as_json: bool) -> None:
     """Serve what is deployed, if nothing serves it yet.
 
-    Run it once after the release root was made, and after each reboot; when a server of what is deployed runs
-    already, that one is named and nothing is changed. The server outlives this command. Who asks finds it by
-    serving.json in the release root.
+    Run it once after the first release was prepared, and after each reboot; when a server of what is deployed
+    runs already, that one is named and nothing is changed. The server outlives this command. Who asks finds
+    it by serving.json in the release root.
 
     While a release is not finished, it alone decides what is served, and this command refuses.
     """
-    if (profile is None) != (model_id is None) or (stop and profile is not None):
-        raise click.UsageError("--profile and --model-id go together, and not with --stop")
-    with _one_line_errors():
-        config = _config(release_config)
-        with _root(config) as root:
-            if stop:
-                _stop(root, config, as_json=as_json)
-            else:
-                _serve(root, config, _first(profile, model_id), as_json=as_json)
+    if stop and operation is not None:
+        raise click.UsageError("--operation is for starting, --stop for ending")
+    config = release_config(config_file)
+    with _one_line_errors(), _root(config) as root:
+        if stop:
+            _stop(root, config, as_json=as_json)
+        else:
+            _serve(root, config, _first(root, operation), as_json=as_json)
 
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
-    from ticket_agent.peft.errors import LockHeldError, PeftError  # noqa: PLC0415 - start-up time
+    from ticket_agent.peft.errors import LockHeldError  # noqa: PLC0415 - start-up time
 
-    try:
-        yield
-    except LockHeldError as error:
-        fail(str(error), Exit.OTHER_OWNER)
-    except PeftError as error:
-        fail(str(error), Exit.FAILURE)
-
-
-def _config(path: Path) -> ReleaseConfig:
-    from ticket_agent.peft.release.release_config import (  # noqa: PLC0415 - start-up time
-        ReleaseConfigError,
-        load_release_config,
-    )
-
-    try:
-        return load_release_config(path)
-    except ReleaseConfigError as error:
-        fail(str(error), Exit.USAGE)
+    with one_line_errors():
+        try:
+            yield
+        except LockHeldError as error:
+            fail(str(error), Exit.OTHER_OWNER)
 
 
 def _root(config: ReleaseConfig) -> PrivateRoot:
@@ -93,19 +70,20 @@ def _root(config: ReleaseConfig) -> PrivateRoot:
     return PrivateRoot.open(config.root, create=False)
 
 
-def _first(profile: Path | None, model_id: str | None) -> First | None:
-    from ticket_agent.peft.release.canonical import MAX_JSON_BYTES  # noqa: PLC0415 - start-up time
+def _first(root: PrivateRoot, operation: str | None) -> First | None:
+    from ticket_agent.peft.release.prepared import find_preparation  # noqa: PLC0415 - start-up time
     from ticket_agent.peft.release.profile import parse_profile  # noqa: PLC0415 - start-up time
+    from ticket_agent.peft.release.request import parse_request  # noqa: PLC0415 - start-up time
     from ticket_agent.peft.release.serve_deployed import First  # noqa: PLC0415 - start-up time
 
-    if profile is None or model_id is None:
+    if operation is None:
         return None
-    try:
-        with profile.open("rb") as stream:
-            data = stream.read(MAX_JSON_BYTES + 1)
-    except OSError as error:
-        fail(f"cannot read {profile}: {error.strerror or error}", Exit.FAILURE)
-    return First(profile=parse_profile(data), model_id=model_id)
+    found = find_preparation(root, operation)
+    if found is None:
+        fail(f"release {operation} was not prepared here; run ticket-agent release prepare", Exit.FAILURE)
+    request = parse_request(root.objects.load(found.request_sha256))
+    profile = parse_profile(root.objects.load(request.profile_sha256))
+    return First(profile=profile, model_id=request.model_id)
 
 
 def _serve(root: PrivateRoot, config: ReleaseConfig, first: First | None, *, as_json: bool) -> None:
