@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 import os
-import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ticket_agent.peft.errors import AbsentError, FileRefusedError, PeftIoError
+from ticket_agent.peft.errors import AbsentError, PeftIoError
 from ticket_agent.peft.release.bundle import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     adapter_identity,
     parse_bundle,
 )
-from ticket_agent.peft.release.canonical import MAX_JSON_BYTES, decode_object
-from ticket_agent.peft.release.document_error import DocumentError, reading
+from ticket_agent.peft.release.document_error import DocumentError
 from ticket_agent.peft.release.evidence_store import EvidenceStore
 from ticket_agent.peft.release.gate import NotYetError
 from ticket_agent.peft.release.geometry import adapter_tensors
-from ticket_agent.peft.release.guard import Guard
 from ticket_agent.peft.release.installed import differing_versions
 from ticket_agent.peft.release.keys import read_private_key
-from ticket_agent.peft.release.layout import BEGUN_FILE, END_FILE, MAX_BEGUN_BYTES, Begun
-from ticket_agent.peft.release.loopback import LoopbackClient, check_token
+from ticket_agent.peft.release.layout import RECOVERY_PREFIX
+from ticket_agent.peft.release.loopback import LoopbackClient
 from ticket_agent.peft.release.markers import Owner
-from ticket_agent.peft.release.phases import TERMINAL, ReleaseState
+from ticket_agent.peft.release.phases import ReleaseState
 from ticket_agent.peft.release.readiness import PROBE_S
-from ticket_agent.peft.release.rules import choice
+from ticket_agent.peft.release.release_story import read_begun, read_end
+from ticket_agent.peft.release.server_room import ServerRoom, read_token
 from ticket_agent.peft.release.serving import MODELS_PATH, served_models
 from ticket_agent.peft.release.serving_errors import ServingError
-from ticket_agent.peft.release.serving_pointer import PointerFile
-from ticket_agent.peft.roots import open_to_read
 
 if TYPE_CHECKING:
     from ticket_agent.peft.release.gate import Look
+    from ticket_agent.peft.release.layout import Begun
     from ticket_agent.peft.release.serving_pointer import ServingPointer
 
 __all__ = [
+    "MAX_ATTEMPTS",
+    "attempts",
     "baseline",
     "blocker",
+    "bundles",
     "evidence",
     "incumbent",
     "interpreter",
@@ -57,7 +58,8 @@ _SPARE_BYTES: Final = 128 * _MEBI
 """For journal, logs, documents and evidence."""
 _ADAPTER_COPIES: Final = 12
 """Adapter and optimiser, three times its size, in three checkpoints; the result, staged and as a bundle."""
-_MAX_TOKEN_FILE: Final = 1024
+MAX_ATTEMPTS: Final = 4
+"""Attempts to recover one release."""
 
 
 def operation(look: Look) -> str:
@@ -88,6 +90,29 @@ def recovery(look: Look) -> str:
     if ticket == asked.ticket_id:
         raise DocumentError(f"{ticket} is the release's own ticket; a recovery needs another one")
     return f"began under ticket {ticket}, {'has not ended' if ended is None else f'ended {ended}'}"
+
+
+def attempts(look: Look) -> str:
+    """No other attempt to recover the release goes on or has succeeded, and there were not too many."""
+    own = None if look.asked.ticket_id is None else f"{RECOVERY_PREFIX}{look.asked.ticket_id}"
+    with look.root.operation(look.asked.operation_id) as directory:
+        names = [name for name in directory.names() if name.startswith(RECOVERY_PREFIX)]
+        for name in names:
+            if name == own:
+                continue
+            with directory.open_dir(name) as attempt:
+                ended = read_end(attempt)
+            ticket = name.removeprefix(RECOVERY_PREFIX)
+            if ended is None:
+                raise NotYetError(f"the attempt under ticket {ticket} goes on")
+            if ended.state is ReleaseState.RECOVERED_FAILURE:
+                raise DocumentError(f"it was recovered already, under ticket {ticket}", rule="recovery-scope")
+    if own not in names and len(names) >= MAX_ATTEMPTS:
+        raise DocumentError(
+            f"there were {MAX_ATTEMPTS} attempts already; somebody has to look at it by hand",
+            rule="recovery-attempts",
+        )
+    return f"{len(names)} of {MAX_ATTEMPTS} attempts made"
 
 
 def blocker(look: Look) -> str:
@@ -149,19 +174,33 @@ def incumbent(look: Look) -> str:
         identity = adapter_identity(manifest.file(ADAPTER_CONFIG), manifest.file(ADAPTER_WEIGHTS))
         if identity != accepted.adapter_sha256:
             raise NotYetError("the bundle in runtime.json is not the deployed adapter")
-    pointer = _pointer(look)
+    pointer = look.root.pointer.read()
     if pointer is None:
         raise NotYetError("nothing was ever served here")
     if pointer.artifact_sha256 != accepted.served_artifact_sha256:
         raise NotYetError(f"{pointer.name} is served, which is not what is deployed")
+    server = ServerRoom(look.config.root, None, look.config).serving(pointer)
+    if server is None or server.running() is False:
+        raise NotYetError(f"the server of {pointer.name} has ended")
     if look.thorough:
         _ask(look, pointer)
     return f"{pointer.name} on port {pointer.port}"
 
 
+def bundles(look: Look) -> str:
+    """What the phases read is there as directories."""
+    names = [look.profile.base]
+    if look.input.adapter is not None:
+        names.append(look.input.adapter.bundle_sha256)
+    for sha256 in names:
+        if not Path(look.root.bundle_path(sha256)).is_dir():
+            raise NotYetError(f"bundle {sha256[:12]} is not there as a directory")
+    return f"{len(names)} bundles"
+
+
 def token(look: Look) -> str:
     """The token of the servers can be read, and nobody else can read it."""
-    _token(look)
+    read_token(look.config.token_file)
     return "private"
 
 
@@ -225,45 +264,20 @@ def _story(look: Look) -> tuple[Begun | None, ReleaseState | None]:
     """How the release began and ended."""
     try:
         with look.root.operation(look.asked.operation_id) as directory:
-            begun = Begun.parse(directory.read_file(BEGUN_FILE, max_bytes=MAX_BEGUN_BYTES))
-            try:
-                data = directory.read_file(END_FILE, max_bytes=MAX_JSON_BYTES)
-            except AbsentError:
-                return begun, None
+            ended = read_end(directory)
+            return read_begun(directory), None if ended is None else ended.state
     except AbsentError:
         return None, None
-    state = decode_object(data, what=END_FILE).get("state")
-    with reading(END_FILE):
-        return begun, ReleaseState(choice(state, "state", [end.value for end in TERMINAL]))
-
-
-def _pointer(look: Look) -> ServingPointer | None:
-    with open_to_read(look.config.root, label="release root") as directory:
-        return PointerFile(directory, Guard()).read()
 
 
 def _ask(look: Look, pointer: ServingPointer) -> None:
-    client = LoopbackClient(port=pointer.port, token=_token(look))
+    client = LoopbackClient(port=pointer.port, token=read_token(look.config.token_file))
     try:
         names = {model.name for model in served_models(client.get(MODELS_PATH, deadline_s=PROBE_S))}
     except ServingError as error:
         raise NotYetError(f"{pointer.name} does not answer: {error}") from error
     if pointer.name not in names:
         raise NotYetError(f"port {pointer.port} does not serve {pointer.name}")
-
-
-def _token(look: Look) -> str:
-    path = look.config.token_file
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as stream:
-            status = os.fstat(fd)
-            data = stream.read(_MAX_TOKEN_FILE)
-    except OSError as error:
-        raise FileRefusedError(f"token file {path}: {error.strerror or error}") from None
-    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) or status.st_uid not in {0, os.geteuid()}:
-        raise FileRefusedError(f"token file {path} can be used by others; run: chmod 600 {path}")
-    return check_token(data.decode("ascii", "replace").strip())
 
 
 def _adapter_bytes(look: Look) -> int:

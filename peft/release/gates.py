@@ -29,6 +29,7 @@ __all__ = ["GATES", "Asked", "Gate", "GateVerdict", "HostFacts", "gates"]
 
 _WAITS: Final = (*PASSING, NotYetError, RootOwnedError, RootPoisonedError, CapacityError)
 _PREPARE: Final = "prepare the release again, under a new operation id"
+_PREPARE_SAME: Final = "prepare the release again, with the same arguments"
 _ALWAYS: Final = frozenset({False, True})
 _FORWARD: Final = frozenset({False})
 
@@ -62,6 +63,13 @@ _TABLE: Final = (
         look=gate_host.recovery,
         remedy="look at what began: ticket-agent release history",
         needs=("ids",),
+        recovery=frozenset({True}),
+    ),
+    _Entry(
+        code="attempts",
+        look=gate_host.attempts,
+        remedy="look at what the attempts came to: ticket-agent release recover",
+        needs=("recovery",),
         recovery=frozenset({True}),
     ),
     _Entry(
@@ -110,6 +118,7 @@ _TABLE: Final = (
         remedy="have what is deployed served: ticket-agent release serve",
         needs=("request",),
     ),
+    _Entry(code="bundles", look=gate_host.bundles, remedy=_PREPARE_SAME, needs=("request",)),
     _Entry(
         code="token",
         look=gate_host.token,
