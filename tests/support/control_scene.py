@@ -9,16 +9,18 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from private_roots import opened, store_bundle
-from release_support import profile, release_input, request
+from release_support import CANARY, profile, release_input, request
 from serving_caller import Caller
-from serving_support import QUICK, TOKEN, TRANSFORMERS, answers, expected, free_port
+from serving_support import QUICK, TOKEN, expected, free_port
 
 from ticket_agent.peft.release.behaviour import BEHAVIOUR_FILE, Behaviour
 from ticket_agent.peft.release.bundle import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_identity, parse_bundle
+from ticket_agent.peft.release.canary import Expected
 from ticket_agent.peft.release.canonical import digest
 from ticket_agent.peft.release.confine import Unconfined
 from ticket_agent.peft.release.consistency import successor
@@ -47,6 +49,14 @@ SUPPORT = Path(__file__).parent
 OPERATION = "release-one"
 MODEL = "assistant"
 OLD, NEW = "first.server", "release-one.server"
+REAL_TIMES = {
+    "ready_s": 100.0,
+    "settle_s": 0.3,
+    "drain_s": 5.0,
+    "gone_s": 10.0,
+    "soak_s": 1.0,
+    "soak_pause_s": 0.1,
+}
 TIMES = {
     "ready_s": 5.0,
     "settle_s": 0.05,
@@ -83,7 +93,10 @@ class ControlScene:
         entry: Entry = Entry.IMPORT,
         backend: str = "transformers-serve-local",
         launcher: Launcher | None = None,
+        models: Path | None = None,
     ) -> None:
+        """``models``: real ones, made by ``serving_models``, served by the interpreter of this test."""
+        self.models = models
         self.folder = folder
         self.path = folder / "root"
         self.root: PrivateRoot = opened(self.path)
@@ -92,11 +105,11 @@ class ControlScene:
         (folder / "token").chmod(0o600)
         self.config = ReleaseConfig(
             root=self.path,
-            python=standin(folder),
+            python=standin(folder) if models is None else Path(sys.executable),
             ports=tuple(sorted({free_port() for _ in range(4)})),
             token_file=folder / "token",
             unconfined=True,
-            **TIMES,  # type: ignore[arg-type]
+            **(TIMES if models is None else REAL_TIMES),  # type: ignore[arg-type]
         )
         self.launcher = launcher or ConfinedLauncher(Unconfined())
         self.room = ServerRoom(self.path, self.launcher, self.config)
@@ -105,9 +118,11 @@ class ControlScene:
         self.numbers = iter(range(1000))
 
     def _documents(self, entry: Entry, backend: str) -> None:
-        base = store_bundle(self.root, {"config.json": b"{}", "tokenizer.json": b"{}"})
+        base = store_bundle(self.root, self._files("base"))
         made = profile(ProfileSchema.OURS)
-        versions = dict(made.versions) | {"transformers": "5.24.0"}
+        versions = dict(made.versions) | {
+            "transformers": "5.24.0" if self.models is None else version("transformers")
+        }
         if backend == "vllm-local":
             for name in ("fastapi", "openai", "pydantic", "uvicorn"):
                 versions.pop(name, None)
@@ -115,15 +130,12 @@ class ControlScene:
         self.profile = replace(
             made,
             base=base,
-            canary=QUICK,
+            canary=QUICK if self.models is None else replace(CANARY, maximum_latency_ms=10_000),
             versions=tuple(versions.items()),
             stack=replace(made.stack, serving=backend),
         )
         self.adapters = {
-            number: store_bundle(
-                self.root, {ADAPTER_CONFIG: b"{}", ADAPTER_WEIGHTS: f"weights {number}".encode()}
-            )
-            for number in (1, 2)
+            number: store_bundle(self.root, self._files(name)) for number, name in ((1, "one"), (2, "two"))
         }
         self.old_bundle = self.adapters[1] if self.generation else base
         self.new_bundle = self.adapters[2]
@@ -167,9 +179,33 @@ class ControlScene:
         self.evaluated = self.folder / "evaluated"
         self.evaluated.mkdir()
         next_one = self.generation + 1
-        data = Behaviour(baseline=expected(self.generation), candidate=expected(next_one)).encode()
+        data = Behaviour(baseline=self.said(self.generation), candidate=self.said(next_one)).encode()
         (self.evaluated / BEHAVIOUR_FILE).write_bytes(data)
         self.behaviour_sha256 = digest(data)
+
+    def _files(self, name: str) -> dict[str, bytes]:
+        if self.models is not None:
+            wanted = None if name == "base" else (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
+            return {
+                path.name: path.read_bytes()
+                for path in sorted((self.models / name).iterdir())
+                if wanted is None or path.name in wanted
+            }
+        if name == "base":
+            return {"config.json": b"{}", "tokenizer.json": b"{}"}
+        return {ADAPTER_CONFIG: b"{}", ADAPTER_WEIGHTS: {"one": b"weights 1", "two": b"weights 2"}[name]}
+
+    def said(self, generation: int) -> tuple[Expected, ...]:
+        """What a generation answers to each prompt."""
+        if self.models is None:
+            return expected(generation)
+        told = json.loads((self.models / "expected.json").read_bytes())
+        return tuple(Expected(pieces=tuple(pieces)) for pieces in told[("base", "one", "two")[generation]])
+
+    def answers(self, generation: int) -> dict[str, list[str]]:
+        """Likewise, by the prompts."""
+        told = zip(self.profile.canary.prompts, self.said(generation), strict=True)
+        return {prompt: list(answer.pieces) for prompt, answer in told}
 
     def identity(self, bundle: str) -> str:
         manifest = parse_bundle(self.root.objects.load(bundle))
@@ -221,11 +257,19 @@ class ControlScene:
 
         for launch_id in launch_ids:
             known = self.server(launch_id)
-            wait_ready(known.client(), known.backend, known.instance, alive=lambda: True, deadline_s=10)
+            wait_ready(
+                known.client(),
+                known.backend,
+                known.instance,
+                alive=lambda: True,
+                deadline_s=self.config.ready_s,
+            )
 
     @contextmanager
     def somebody_asks(self) -> Iterator[Caller]:
-        caller = Caller(self.root.pointer, TRANSFORMERS, answers)
+        pause_s = 0.005 if self.models is None else 0.05
+        backend = self.room.backend(self.profile)
+        caller = Caller(self.root.pointer, backend, self.answers, pause_s=pause_s)
         caller.thread.start()
         try:
             yield caller

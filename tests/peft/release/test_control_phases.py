@@ -343,8 +343,12 @@ def test_a_candidate_that_fails_after_the_switch_is_taken_back(loaded: ControlSc
 
 
 @pytest.mark.parametrize(
-    ("what", "rule"),
-    [("base-output", "soak-output"), ("killed", "soak-identity"), ("open", "serving-answer")],
+    ("what", "rules"),
+    [
+        ("base-output", {"soak-output"}),
+        ("killed", {"soak-identity", "serving-unreachable"}),
+        ("open", {"serving-answer"}),
+    ],
 )
 def test_a_candidate_that_fails_while_it_is_watched_is_taken_back(
     what: str, rules: set[str], loaded: ControlScene
