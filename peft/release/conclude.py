@@ -15,6 +15,7 @@ from ticket_agent.peft.errors import AbsentError, PeftError, PeftIoError
 from ticket_agent.peft.release.attestation import trusted_keys, verify_attestations
 from ticket_agent.peft.release.bundle import parse_bundle
 from ticket_agent.peft.release.bundle_file import build_bundle
+from ticket_agent.peft.release.claims import input_claim
 from ticket_agent.peft.release.consistency import evaluations_of
 from ticket_agent.peft.release.document_error import DocumentError
 from ticket_agent.peft.release.evaluation import parse_row_losses
@@ -33,7 +34,6 @@ from ticket_agent.peft.release.paired import pair
 from ticket_agent.peft.release.phases import TERMINAL, Phase
 from ticket_agent.peft.release.profile import parse_profile
 from ticket_agent.peft.release.request import MAX_REQUEST_BYTES, parse_request
-from ticket_agent.peft.release.source_claim import claim_of
 from ticket_agent.peft.release.statement import AttestedBy, Statement
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class _Gathered:
         value = parse_input(
             self._objects.load(request.input_sha256), entry=request.entry, schema=profile.schema
         )
-        claim, keys = claim_of(value, profile), trusted_keys(profile)
+        claim, keys = input_claim(value, profile), trusted_keys(profile)
         records = [self._objects.load(name, max_bytes=MAX_ATTESTATION_BYTES) for name in value.attestations]
         found = verify_attestations(records, keys=keys, expected=claim)
         return claim, found, tuple(AttestedBy.of(each, keys[each.key_id]) for each in found)

@@ -27,6 +27,7 @@ from release_support import base_bundle, profile, sha, tiny_stack
 from ticket_agent.peft.release.attestation import attest
 from ticket_agent.peft.release.bundle import adapter_identity, encode_bundle
 from ticket_agent.peft.release.canonical import digest, encode
+from ticket_agent.peft.release.claims import input_claim
 from ticket_agent.peft.release.inputs import ImportedAdapter, ReleaseInput, encode_input
 from ticket_agent.peft.release.keys import PrivateKey
 from ticket_agent.peft.release.layout import Begun, OperationFiles
@@ -45,7 +46,6 @@ from ticket_agent.peft.release.run_files import (
     write_exit,
     write_running,
 )
-from ticket_agent.peft.release.source_claim import claim_of
 from ticket_agent.peft.release.spelled import spell
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class ReleaseHost:
                     ),
                 )
             made = attest(
-                claim_of(own, self.profile), key_id="local-reference-source", key=PrivateKey.of(ATTESTER)
+                input_claim(own, self.profile), key_id="local-reference-source", key=PrivateKey.of(ATTESTER)
             )
             own = replace(own, attestations=(root.objects.store(made.encode()),))
             root.objects.store(encode_input(own))
@@ -220,8 +220,9 @@ class ReleaseHost:
     def phase(self, scene: Scene, phase: Phase, *, succeeded: bool = True) -> None:
         """A phase that ended with an observation."""
         files = self.files(scene)
-        self.started(files, phase, ended=True, at=scene.time_of(phase) - 900)
-        put(files.observation(phase), scene.observation(phase, succeeded=succeeded).encode())
+        with self._supervised(files, phase):
+            put(files.observation(phase), scene.observation(phase, succeeded=succeeded).encode())
+            self.started(files, phase, ended=True, at=scene.time_of(phase) - 900)
         if phase is Phase.EVALUATE and succeeded:
             for name, report in zip(("baseline", "candidate"), scene.reports, strict=True):
                 put(files.job(phase) / "out" / f"{name}-rows.json", report.encode())
@@ -279,8 +280,14 @@ class ReleaseHost:
     @contextmanager
     def running(self, files: OperationFiles, phase: Phase, **more: Any) -> Iterator[None]:
         """A phase that runs as long as the body."""
-        self.started(files, phase, **more)
-        fd = os.open(files.run(phase) / "lock", os.O_RDWR)
+        with self._supervised(files, phase):
+            self.started(files, phase, **more)
+            yield
+
+    @contextmanager
+    def _supervised(self, files: OperationFiles, phase: Phase) -> Iterator[None]:
+        make(files.run(phase))
+        fd = os.open(files.run(phase) / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
