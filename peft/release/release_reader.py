@@ -34,7 +34,7 @@ from ticket_agent.peft.release.release_view import (
     Standing,
 )
 from ticket_agent.peft.release.request import MAX_REQUEST_BYTES, ReleaseRequest, parse_request
-from ticket_agent.peft.release.rules import check_operation_id
+from ticket_agent.peft.release.rules import check_operation_id, is_operation_id
 from ticket_agent.peft.release.run_files import EndReason
 from ticket_agent.peft.release.running_phase import Finished, Lost, NotStarted, Running, RunningPhase
 from ticket_agent.peft.release.serving_pointer import PointerFile
@@ -101,8 +101,9 @@ class ReleaseReader:
         )
 
     def operations(self) -> list[str]:
-        """Ids of all operations that have a directory, sorted."""
-        return [name for name in self._operations.names() if self._operations.kind(name) is Kind.DIR]
+        """Ids of all operations that have a directory, sorted; whatever else is there is passed over."""
+        names = self._operations.names()
+        return [name for name in names if is_operation_id(name) and self._operations.kind(name) is Kind.DIR]
 
     def release(self, operation_id: str, *, log_lines: int = LOG_LINES) -> ReleaseView:
         """One release; one that has no directory has not begun.

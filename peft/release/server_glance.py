@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ticket_agent.peft.errors import PeftError
 from ticket_agent.peft.release.layout import SERVERS
+from ticket_agent.peft.release.process import ProcessIdentity
 from ticket_agent.peft.release.running_phase import Finished, Lost, Running, RunningPhase
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["RUN_SUFFIX", "ServerGlance", "servers_at_a_glance"]
+__all__ = ["RECORD_SUFFIX", "RUN_SUFFIX", "ServerGlance", "servers_at_a_glance"]
 
 RUN_SUFFIX: Final = ".run"
+RECORD_SUFFIX: Final = ".json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,11 @@ def servers_at_a_glance(root: Path) -> list[ServerGlance]:
         names = sorted(os.listdir(root / SERVERS))  # noqa: PTH208 - names are what is wanted
     except OSError:
         return []
-    return [_glance(root, name.removesuffix(RUN_SUFFIX)) for name in names if name.endswith(RUN_SUFFIX)]
+    # One that is noted down and was never started, or is half removed, has a record alone.
+    found = {
+        name.removesuffix(end) for name in names for end in (RUN_SUFFIX, RECORD_SUFFIX) if name.endswith(end)
+    }
+    return [_glance(root, launch_id) for launch_id in sorted(found)]
 
 
 def _glance(root: Path, launch_id: str) -> ServerGlance:
@@ -60,5 +66,8 @@ def _glance(root: Path, launch_id: str) -> ServerGlance:
         case Lost(record=record):
             alive = record.child.is_running()
             words = "its supervisor is gone, it runs on" if alive else "its supervisor is gone"
-            return ServerGlance(launch_id=launch_id, standing=words, dead=False)
+            # What had detached itself is not known to be gone, unless the host was started anew since.
+            here = ProcessIdentity.of(os.getpid())
+            rebooted = here is not None and record.supervisor.boot_id != here.boot_id
+            return ServerGlance(launch_id=launch_id, standing=words, dead=rebooted and not alive)
     return ServerGlance(launch_id=launch_id, standing="never started", dead=True)
