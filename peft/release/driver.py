@@ -36,6 +36,7 @@ from ticket_agent.peft.release.release_story import (
     COMPARISON_FILE,
     Decided,
     blocker_text,
+    read_begun,
     read_end,
     read_story,
     write_end,
@@ -197,7 +198,7 @@ class ReleaseDriver:
             return _Done()
         original = self._original_story()
         if original is None and (attempts := _attempts(directory)):
-            return _Done(answer=Unknown(f"{self._what} is left to its recovery under ticket {attempts[0]}"))
+            return _Done(answer=self._left_to(directory, attempts))
         if original is not None and self._quiet(original):
             return _Done()
         changed = self._outdated(story)
@@ -346,6 +347,19 @@ class ReleaseDriver:
                 self._settle(files, entry.phase, look(process, self._out(files, entry.phase), expected))
                 return True
         return False
+
+    def _left_to(self, directory: Directory, attempts: list[str]) -> Outcome:
+        """A release that somebody recovers under another ticket: once all is put back, it has failed."""
+        for ticket in attempts:
+            with directory.open_dir(f"{RECOVERY_PREFIX}{ticket}") as attempt:
+                begun, ended = read_begun(attempt), read_end(attempt)
+            if begun is not None and ended is not None and ended.state is ReleaseState.RECOVERED_FAILURE:
+                with self._root.locked():
+                    concluded = self._conclude(replace(self._files, recovery=ticket), begun, ended)
+                return Rejected(
+                    result_message(ended, concluded.evidence_sha256), {"recovered_under_ticket": ticket}
+                )
+        return Unknown(f"{self._what} is left to its recovery under ticket {attempts[0]}")
 
     # -- deciding --------------------------------------------------------------------------------------------
 
