@@ -15,10 +15,10 @@ import pytest
 from hive_support import TOKEN
 from native_worker import needs_train
 from release_daemon import Asker, Host, now_ms, release_host, wait_for
-from release_lab import SOURCE
 
 from ticket_agent.hive.reference.workers import Phase as WorkerPhase
 from ticket_agent.peft.release.layout import BUNDLE_FILE, CARD_FILE
+from ticket_agent.peft.release.skeleton_base import SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -232,11 +232,7 @@ def release_host(folder: Path, **config: Any) -> Iterator[Host]:
     lab = Lab.make(folder / "lab", ports=(free_port(), free_port(), free_port()), python=Path(sys.executable))
     path = folder / "lab" / "release.toml"
     settings = QUICK | {"unconfined": True} | config
-    kept = [
-        line
-        for line in path.read_text("utf-8").splitlines()
-        if line.partition(" =")[0] not in settings
-    ]
+    kept = [line for line in path.read_text("utf-8").splitlines() if line.partition(" =")[0] not in settings]
     kept += [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
     path.write_text("\n".join(kept) + "\n", "utf-8")
     lab = Lab(folder=lab.folder, config=load_release_config(path), selection=lab.selection)
@@ -264,7 +260,9 @@ def end_everything(lab: Lab) -> None:
 class Asker:
     """Somebody who asks all the time whatever the pointer names, as an application does."""
 
-    def __init__(self, host: Host, backend: Backend, prompts: tuple[str, ...], *, pause_s: float = 0.05) -> None:
+    def __init__(
+        self, host: Host, backend: Backend, prompts: tuple[str, ...], *, pause_s: float = 0.05
+    ) -> None:
         self._root = host.lab.config.root
         self._token = read_token(host.lab.config.token_file)
         self._backend = backend

@@ -23,8 +23,7 @@ __all__ = ["report"]
 @click.argument("operation")
 @release_config_option
 @click.option(
-    "-o",
-    "--output",
+    "--html",
     "target",
     required=True,
     metavar="FILE",
