@@ -23,8 +23,8 @@ __all__ = ["report"]
 @click.argument("operation")
 @release_config_option
 @click.option(
-    "-o",
     "--output",
+    "-o",
     "target",
     required=True,
     metavar="FILE",
