@@ -129,7 +129,7 @@ def test_every_exit_code_has_a_meaning() -> None:
         (["release", "verify"], "BUNDLE"),
         (["release", "watch"], "OPERATION"),
         (["release", "watch", "release-one"], "--release-config"),
-        (["release", "report", "release-one", "--release-config", "a.toml"], "--output"),
+        (["release", "report", "release-one", "--release-config", "a.toml"], "--html"),
         (["release", "gc", "--release-config", "a.toml", "--keep", "-1"], "--keep"),
         (["release", "verify", "bundle.tar"], "--public-key"),
         (["peft", "gc", "--min-age", "-1"], "--min-age"),

@@ -54,7 +54,7 @@ def page(tmp_path_factory: pytest.TempPathFactory, bytecode: Path) -> Path:
 
 def write(operator: Operator, host: ReleaseHost, target: str, *options: str) -> Answer:
     return operator.run(
-        "release", "report", "release-one", "--release-config", str(host.file), "-o", target, *options
+        "release", "report", "release-one", "--release-config", str(host.file), "--html", target, *options
     )
 
 

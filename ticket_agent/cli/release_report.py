@@ -23,8 +23,7 @@ __all__ = ["report"]
 @click.argument("operation")
 @release_config_option
 @click.option(
-    "--output",
-    "-o",
+    "--html",
     "target",
     required=True,
     metavar="FILE",
