@@ -191,6 +191,7 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
         ["--version"],
         ["journal", "list", "--help"],
         ["peft", "--help"],
+        ["release", "watch", "--help"],
         ["release", "verify", "--help"],
         ["release", "serve", "--help"],
     ],

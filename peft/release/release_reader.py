@@ -245,7 +245,7 @@ def _told(phase: Phase, state: PhaseState, observation: PhaseObservation | None)
     elif isinstance(state, NotStarted):
         standing = Standing.NOT_STARTED
     elif isinstance(state, Finished) and state.record.reason is EndReason.NOT_STARTED:
-        standing, problem = Standing.LOST, f"it could not be started: {state.record.error}"
+        standing, problem = Standing.FAILED, f"it could not be started: {state.record.error}"
     else:
         standing = Standing.LOST
     return PhaseView(

@@ -124,25 +124,45 @@ _RULES: Final[dict[str, Words]] = {
 }
 
 _TEXTS: Final[tuple[tuple[tuple[str, ...], str, Words], ...]] = (
+    (("expired", "deadline"), "release-authority-expired", _RULES["release-authority-expired"]),
     (
-        ("expired", "deadline"),
-        "release-authority-expired",
-        _RULES["release-authority-expired"],
-    ),
-    (
-        ("authority", "worker", "ready"),
+        ("no longer allowed", "authority", "not ready"),
         "authority",
         Words(
-            "The hive no longer allowed the release: its Worker or its ticket was gone.",
-            "See that the Worker is READY, then submit a new release.",
+            "The hive no longer allowed the release: its ticket had expired, or its Worker was gone.",
+            "See that the Worker is READY, then submit a new release with enough time.",
         ),
     ),
     (
-        ("baseline", "conflict", "is deployed"),
+        ("baseline-generation", "something else is deployed", "somebody else's deployment"),
         "baseline-generation",
         _RULES["release-accepted"],
     ),
-    (("regression", "worse than", "it must be at"), "candidate-regression", _RULES["release-comparison"]),
+    (
+        ("does not hold any more",),
+        "comparison-outdated",
+        Words(
+            "When the candidate was to be promoted, the decision for it was too old.",
+            "Prepare the release again; maximum_age_ms of the policy is how old it may be.",
+        ),
+    ),
+    (("regression", "candidate is refused"), "candidate-regression", _RULES["release-comparison"]),
+    (
+        ("promotion-postcondition",),
+        "promotion-postcondition",
+        Words(
+            "After the promotion something else was deployed than the candidate.",
+            "Look who else changes the release root.",
+        ),
+    ),
+    (
+        ("was not started",),
+        "phase-not-started",
+        Words(
+            "The process of the phase could not be started.",
+            "Run `ticket-agent doctor`: launcher, interpreter.",
+        ),
+    ),
     (
         ("stopped", "cancel"),
         "stopped",

@@ -179,8 +179,15 @@ def test_every_phase_has_words(phase: Phase) -> None:
     [
         ("expired native-phase-deadline", "release-authority-expired"),
         ("the Worker is not READY", "authority"),
-        ("conflict baseline-generation", "baseline-generation"),
+        ("baseline-generation: something else is deployed before load", "baseline-generation"),
         ("refused candidate-regression eval_loss", "candidate-regression"),
+        ("no longer allowed before canary", "authority"),
+        ("the candidate is refused", "candidate-regression"),
+        ("the decision for the candidate does not hold any more", "comparison-outdated"),
+        ("train was not started", "phase-not-started"),
+        ("promotion-postcondition: the candidate is not what is deployed", "promotion-postcondition"),
+        ("the rollback did not bring the baseline back", None),
+        ("it is already there", None),
         ("something else", None),
     ],
 )
@@ -231,7 +238,7 @@ def test_recover_names_the_next_command(operator: Operator, host: ReleaseHost) -
     assert "deployed  generation 0, the base model" in lines
     assert lines[-1] == (
         "next      ticket-agent release submit --recovery-only --operation release-one"
-        f" --release-config {host.file}"
+        f" --release-config {host.file} --worker WORKER"
     )
     assert contents(host.place) == before
     told = ask(operator, host, "recover", "release-one", "--json").object

@@ -61,6 +61,7 @@ def test_it_lists_and_then_removes(operator: Operator, host: ReleaseHost) -> Non
 
 def test_it_is_refused_in_one_line(operator: Operator, host: ReleaseHost) -> None:
     assert gc(operator, host, "--apply", "--dry-run").code == Exit.USAGE
+    assert gc(operator, host, "--older-than", "59").code == Exit.USAGE
     with held_elsewhere(host.place, RootLock.RELEASE):
         answer = gc(operator, host, "--apply")
     assert answer.code == Exit.OTHER_OWNER

@@ -36,7 +36,8 @@ _COLOURS = {"removed": "green", "would remove": "cyan", "kept": None, "failed": 
 )
 @click.option(
     "--older-than",
-    type=click.IntRange(0, 525_600),
+    # Not less: an agent that was killed reads the end of its last release when it starts again.
+    type=click.IntRange(60, 525_600),
     default=1440,
     show_default=True,
     help="Minutes; what was changed in this time stays, prepared requests with all they name too.",

@@ -29,7 +29,7 @@ def recover(*, operation: str | None, config_file: Path, as_json: bool) -> None:
     """Say what a release that is stuck has left, and the command that puts things back. Changes nothing.
 
     Without OPERATION it is the release that blocks or owns the root. A recovery needs a ticket of its own,
-    which the command that is printed asks for.
+    which the command that is printed asks for; WORKER in it stands for the id of the receipt Worker.
     """
     from ticket_agent.peft.release.server_glance import servers_at_a_glance  # noqa: PLC0415 - start-up time
 
@@ -123,5 +123,7 @@ def _next(view: ReleaseView, deployment: DeploymentView, config_file: Path) -> s
             view.operation_id,
             "--release-config",
             str(config_file),
+            "--worker",
+            "WORKER",
         ]
     )
