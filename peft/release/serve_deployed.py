@@ -72,7 +72,7 @@ def serve_deployed(root: PrivateRoot, room: ServerRoom, first: First | None = No
         deployed = _deployed(root)
         state = deployed.state
         pointer = root.pointer.read()
-        found = _usable(room, state)
+        found = room.usable(generation=state.generation, artifact_sha256=state.served_artifact_sha256)
         _require_no_other(room, pointer, state)
         server = found or _start(root, room, deployed, first)
         _await(server, room.config.ready_s, keep=found is not None)
@@ -131,10 +131,6 @@ def _deployed(root: PrivateRoot) -> _Deployed:
 def _of_state(server: KnownServer, state: DeploymentState) -> bool:
     made = server.instance
     return (made.generation, made.artifact_sha256) == (state.generation, state.served_artifact_sha256)
-
-
-def _usable(room: ServerRoom, state: DeploymentState) -> KnownServer | None:
-    return next((server for server in room.all() if _of_state(server, state) and server.usable()), None)
 
 
 def _require_no_other(room: ServerRoom, pointer: ServingPointer | None, state: DeploymentState) -> None:

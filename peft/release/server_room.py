@@ -255,6 +255,18 @@ class ServerRoom:
         alive = [server for server in found if server.running()]
         return next(iter(alive or found), None)
 
+    def usable(self, *, generation: int, artifact_sha256: str) -> KnownServer | None:
+        """The newest server of an artifact that runs and was not asked to end; None where there is none."""
+        wanted = (generation, artifact_sha256)
+        return next(
+            (
+                server
+                for server in self.all()
+                if (server.instance.generation, server.instance.artifact_sha256) == wanted and server.usable()
+            ),
+            None,
+        )
+
     def remove(self, server: KnownServer) -> None:
         """Remove the files of a server that has ended; its record goes last.
 

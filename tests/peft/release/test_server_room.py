@@ -302,3 +302,18 @@ def test_what_is_detected_here_serves(tmp_path: Path) -> None:
         made.start_old()
         made.start_new()
         made.ready(OLD, NEW)
+
+
+def test_a_server_that_was_asked_to_end_is_not_usable(made: ControlScene) -> None:
+    served: dict[str, Any] = {"generation": 1, "artifact_sha256": made.baseline.served_artifact_sha256}
+    assert made.room.usable(**served) is None
+    old = made.start_old()
+    assert same(made.room.usable(**served), old)
+    assert made.room.usable(generation=2, artifact_sha256=old.instance.artifact_sha256) is None
+    made.ready(OLD)
+    made.fault(1, "unstoppable")
+    old.stop()
+    assert old.running() is True
+    assert made.room.usable(**served) is None
+    again = made.start_old("again.server")
+    assert same(made.room.usable(**served), again)
