@@ -1,4 +1,4 @@
-"""The directory that a first release is made from: complete, private where it has to be, with the same base."""
+"""The directory that a first release is made from: complete, private where it must be, with the same base."""
 
 from __future__ import annotations
 
