@@ -1,4 +1,4 @@
-"""`release init`, `prepare`, `plan` and `submit` as an engineer uses them, without the libraries that train."""
+"""`release init`, `prepare`, `plan` and `submit` as an engineer uses them, without what trains."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 pytest.importorskip("cryptography", reason="signatures need the extra: pip install 'ticket-agent[release]'")
 
 from cli_support import contents, now_ms
-from hive_support import SPEC, refused_port, running_hive
-from release_lab import installed, tensors_of, write_adapter
+from hive_support import SPEC, running_hive
+from release_lab import Lab, installed, tensors_of, write_adapter
+from scripted_console import refused_port
 
 from ticket_agent.exits import Exit
 from ticket_agent.hive.reference.faults import Fault, FaultKind, Faults
@@ -48,6 +49,10 @@ class Engineer:
             "release", "init", "release", "--python", str(self.python), "--unconfined", *more
         )
 
+    def make(self) -> Lab:
+        """What `init` makes, without a process."""
+        return Lab.make(self.folder, python=self.python, unconfined=True)
+
     def run(self, command: str, *more: str | Path) -> Answer:
         config = self.folder / "release.toml"
         return self.operator.run("release", command, "--release-config", config, *more)
@@ -73,9 +78,8 @@ def engineer(operator: Operator) -> Engineer:
 
 @pytest.fixture
 def ready(engineer: Engineer) -> Engineer:
-    """With a directory and a release prepared in it."""
-    assert engineer.init().code == Exit.OK
-    assert engineer.prepare().code == Exit.OK
+    """With a release prepared in it."""
+    engineer.make().prepare("release-1")
     return engineer
 
 
@@ -129,7 +133,7 @@ def test_an_interpreter_without_the_extra_is_named_with_the_remedy(engineer: Eng
         ("#!/bin/sh\necho hello\n", "does not answer like an interpreter"),
         (
             "#!/bin/sh\necho Killed >&2\nexit 1\n",
-            "does not answer like an interpreter of Python 3.11 or newer: Killed",
+            "3.11 or newer: Killed",
         ),
         (None, "No such file or directory"),
     ],
@@ -145,7 +149,7 @@ def test_what_is_no_interpreter_is_named(engineer: Engineer, script: str | None,
 
 
 def test_a_base_model_of_ones_own_is_copied(engineer: Engineer) -> None:
-    engineer.init()
+    engineer.make()
     model = engineer.operator.home / "model"
     shutil.copytree(engineer.folder / "base", model)
     config = json.loads((model / "tokenizer_config.json").read_text())
@@ -165,14 +169,12 @@ def test_a_base_model_of_ones_own_is_copied(engineer: Engineer) -> None:
         "9002",
     )
     assert answer.code == Exit.OK
-    assert (
-        "changed in the copy of the base model: tokenizer_config.json has a chat_template now" in answer.out
-    )
+    assert "changed in the copy of the base model: tokenizer_config.json has a chat_template" in answer.out
     assert "ports = [9001, 9002]" in (engineer.operator.home / "own/release.toml").read_text()
 
 
 def test_secrets_are_private(engineer: Engineer) -> None:
-    engineer.init()
+    engineer.make()
     for name in ("source.key", "signing.key", "token"):
         assert stat.S_IMODE((engineer.folder / name).stat().st_mode) == 0o600
 
@@ -181,7 +183,7 @@ def test_secrets_are_private(engineer: Engineer) -> None:
 
 
 def test_preparing_prints_the_digests_and_again_the_same(engineer: Engineer) -> None:
-    engineer.init()
+    engineer.make()
     first, second = (
         engineer.prepare("release-1", "--json").object,
         engineer.prepare("release-1", "--json").object,
@@ -196,7 +198,7 @@ def test_preparing_prints_the_digests_and_again_the_same(engineer: Engineer) -> 
 
 
 def test_an_adapter_that_does_not_fit_is_told_in_full(engineer: Engineer) -> None:
-    engineer.init()
+    engineer.make()
     adapter = write_adapter(
         engineer.operator.home / "adapter", config={"r": 4, "lora_alpha": 8}, tensors=tensors_of(1, rank=4)
     )
@@ -225,14 +227,14 @@ def test_an_adapter_that_does_not_fit_is_told_in_full(engineer: Engineer) -> Non
 def test_options_that_do_not_go_together(
     engineer: Engineer, more: tuple[str, ...], entry: str, line: str
 ) -> None:
-    engineer.init()
+    engineer.make()
     answer = engineer.prepare("release-1", *more, entry=entry)
     assert answer.code == Exit.USAGE
     assert line in answer.line
 
 
 def test_an_import_says_where_it_comes_from(engineer: Engineer) -> None:
-    engineer.init()
+    engineer.make()
     adapter = write_adapter(engineer.operator.home / "adapter")
     origin = ("--adapter-source", "team/adapter", "--adapter-revision", "v3", "--adapter-license", "CC0-1.0")
     told = engineer.prepare("release-1", "--adapter", adapter, *origin, "--json", entry="import").object
@@ -243,7 +245,7 @@ def test_an_import_says_where_it_comes_from(engineer: Engineer) -> None:
 
 
 def test_a_wrong_configuration_is_a_usage_error(engineer: Engineer) -> None:
-    engineer.init()
+    engineer.make()
     path = engineer.folder / "release.toml"
     path.write_text(path.read_text() + "surprise = 1\n")
     answer = engineer.prepare()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -57,6 +58,7 @@ def submit(*, config_file: Path, dry_run: bool, as_json: bool, **options: Any) -
     release = release_config(config_file)
     asked, request, profile = asked_of(release, options)
     ticket_id = _ticket_id(options["ticket_id"], asked)
+    asked = replace(asked, ticket_id=ticket_id)
     _require_open(release, asked, profile)
     config = config_from(options)
     namespace = console(config)
