@@ -191,6 +191,10 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
         ["--version"],
         ["journal", "list", "--help"],
         ["peft", "--help"],
+        ["release", "init", "--help"],
+        ["release", "prepare", "--help"],
+        ["release", "plan", "--help"],
+        ["release", "submit", "--help"],
         ["release", "verify", "--help"],
     ],
 )

@@ -187,7 +187,7 @@ def test_the_bash_script_is_one_that_bash_takes(operator: Operator) -> None:
             },
         ),
         ("ticket-agent peft ", {"list", "show", "verify", "gc"}),
-        ("ticket-agent release ", {"verify"}),
+        ("ticket-agent release ", {"init", "prepare", "plan", "submit", "verify"}),
         ("ticket-agent journal list --sta", {"--state-dir", "--state"}),
         ("ticket-agent completion f", {"fish"}),
         ("ticket-agent run --cur", set()),
