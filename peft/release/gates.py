@@ -1,8 +1,8 @@
 """Every gate of a release, in the order in which they are looked at. Nothing is changed by looking.
 
-A gate is one function, which returns what it found, or raises what hinders the release. Errors that say
-nothing about the request, because they pass by themselves or when somebody puts the host in order, make the
-release wait; any other one refuses it.
+A gate is one function, which returns what it found, or raises what hinders the release. What says nothing
+about the request makes the release wait: errors that pass by themselves, and everything that is wrong with
+the host alone until somebody puts it in order. Anything else refuses it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class _Entry:
     remedy: str
     needs: tuple[str, ...] = ()
     fact: str | None = None
+    about_host: bool = False
     recovery: frozenset[bool] = field(default=_FORWARD)
 
 
@@ -86,7 +87,13 @@ _TABLE: Final = (
         needs=("ids",),
         recovery=_ALWAYS,
     ),
-    _Entry(code="lock", look=gate_host.lock, remedy="wait until it has finished", recovery=_ALWAYS),
+    _Entry(
+        code="lock",
+        about_host=True,
+        look=gate_host.lock,
+        remedy="wait until it has finished",
+        recovery=_ALWAYS,
+    ),
     _Entry(code="baseline", look=gate_host.baseline, remedy=_PREPARE, needs=("request",)),
     _Entry(code="base", look=gate_documents.base, remedy=_PREPARE, needs=("request",)),
     _Entry(code="rows", look=gate_documents.rows, remedy=_PREPARE, needs=("request",)),
@@ -114,6 +121,7 @@ _TABLE: Final = (
     ),
     _Entry(
         code="incumbent",
+        about_host=True,
         look=gate_host.incumbent,
         remedy="have what is deployed served: ticket-agent release serve",
         needs=("request",),
@@ -121,24 +129,31 @@ _TABLE: Final = (
     _Entry(code="bundles", look=gate_host.bundles, remedy=_PREPARE_SAME, needs=("request",)),
     _Entry(
         code="token",
+        about_host=True,
         look=gate_host.token,
         remedy="put 32 to 128 letters and digits into token_file, mode 0600",
         recovery=_ALWAYS,
     ),
     _Entry(
         code="signing",
+        about_host=True,
         look=gate_host.signing,
         remedy="correct signing_key in the release configuration",
         recovery=_ALWAYS,
     ),
     _Entry(
         code="evidence",
+        about_host=True,
         look=gate_host.evidence,
         remedy="make the directory private to this account: chmod 700",
         recovery=_ALWAYS,
     ),
     _Entry(
-        code="space", look=gate_host.space, remedy="make room: ticket-agent release gc", needs=("request",)
+        code="space",
+        about_host=True,
+        look=gate_host.space,
+        remedy="make room: ticket-agent release gc",
+        needs=("request",),
     ),
 )
 GATES: Final = ("root", *(entry.code for entry in _TABLE))
@@ -171,7 +186,8 @@ def gates(
     try:
         opened = PrivateRoot.open(config.root, create=False)
     except PeftError as error:
-        yield _not_passed("root", error, "run `ticket-agent release prepare`, or: chmod 700 on the root")
+        remedy = "run `ticket-agent release prepare`, or: chmod 700 on the root"
+        yield Gate(code="root", verdict=GateVerdict.WAITS, detail=str(error), remedy=remedy)
         return
     with opened:
         yield Gate(code="root", verdict=GateVerdict.PASS, detail=f"{config.root}, private")
@@ -196,13 +212,15 @@ def _gate(entry: _Entry, look: Look) -> Gate:
         detail = entry.look(look)
     except PeftError as error:
         found = _differences(look) if entry.code == "adapter" else ()
-        return _not_passed(entry.code, error, entry.remedy, found)
+        waits = entry.about_host or isinstance(error, _WAITS)
+        return Gate(
+            code=entry.code,
+            verdict=GateVerdict.WAITS if waits else GateVerdict.REFUSED,
+            detail=str(error),
+            remedy=entry.remedy,
+            differences=found,
+        )
     return Gate(code=entry.code, verdict=GateVerdict.PASS, detail=detail)
-
-
-def _not_passed(code: str, error: PeftError, remedy: str, found: tuple[Difference, ...] = ()) -> Gate:
-    verdict = GateVerdict.WAITS if isinstance(error, _WAITS) else GateVerdict.REFUSED
-    return Gate(code=code, verdict=verdict, detail=str(error), remedy=remedy, differences=found)
 
 
 def _differences(look: Look) -> tuple[Difference, ...]:

@@ -109,10 +109,7 @@ def prepare_release(
         KeyFileError, CryptographyMissingError: nobody can vouch for the inputs.
         PeftError: a file cannot be read, or the root cannot be changed.
     """
-    if (entry is Entry.IMPORT) != (adapter is not None):
-        raise DocumentError("an import takes an adapter, and a training takes none", rule="entry")
-    if resume is not None and entry is not Entry.TRAIN:
-        raise DocumentError("only a training can go on from a checkpoint", rule="checkpoint")
+    _check_entry(entry, adapter, resume)
     signer = read_private_key(selection.private_key) if key is None else key
     with ExitStack() as opened:
         base_folder = opened.enter_context(open_folder(selection.base))
@@ -144,6 +141,13 @@ def prepare_release(
         store_checkpoint(root, resume, *checkpoint)
     _store(root, draft, request, imported)
     return _prepared(draft, request, base, imported, again=again)
+
+
+def _check_entry(entry: Entry, adapter: AdapterChoice | None, resume: str | None) -> None:
+    if (entry is Entry.IMPORT) != (adapter is not None):
+        raise DocumentError("an import takes an adapter, and a training takes none", rule="entry")
+    if resume is not None and entry is not Entry.TRAIN:
+        raise DocumentError("only a training can go on from a checkpoint", rule="checkpoint")
 
 
 def first_deployment(profile: Profile) -> DeploymentState:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ticket_agent.cli.output import emit_json, plain, styled, table
+from ticket_agent.cli.output import emit_json, plain, styled
 from ticket_agent.cli.release_asked import asked_of, asked_options, looked_at
 from ticket_agent.cli.release_common import release_config, release_config_option
+from ticket_agent.cli.release_differences import difference_lines, difference_members
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
@@ -68,15 +69,7 @@ def _tell(gate: Gate, *, as_json: bool) -> None:
                 "verdict": gate.verdict.value,
                 "detail": gate.detail,
                 "remedy": gate.remedy,
-                "differences": [
-                    {
-                        "what": item.what,
-                        "expected": item.expected,
-                        "found": item.found,
-                        "count": item.count,
-                    }
-                    for item in gate.differences
-                ],
+                "differences": difference_members(gate.differences),
             },
         )
         return
@@ -84,12 +77,8 @@ def _tell(gate: Gate, *, as_json: bool) -> None:
     click.echo(f"{styled(word, colour)}  {gate.code}: {plain(gate.detail)}")
     if gate.remedy is not None:
         click.echo(f"      to do: {plain(gate.remedy)}")
-    if gate.differences:
-        rows = [
-            [plain(item.what), item.expected, plain(item.found), str(item.count)] for item in gate.differences
-        ]
-        for line in table(["DIFFERS", "PROFILE", "ADAPTER", "COUNT"], rows).splitlines():
-            click.echo(f"      {line}")
+    for line in difference_lines(gate.differences):
+        click.echo(f"      {line}")
 
 
 def _summary(found: list[Gate], verdict: str) -> str:

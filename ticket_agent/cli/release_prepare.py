@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,12 @@ from ticket_agent.cli.options import DirectoryPath
 from ticket_agent.cli.output import emit_json, fail, plain
 from ticket_agent.cli.peft_roots import one_line_errors
 from ticket_agent.cli.release_common import release_config, release_config_option
+from ticket_agent.cli.release_differences import difference_lines
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ticket_agent.peft.release.adapter_choice import AdapterChoice
     from ticket_agent.peft.release.prepare import PreparedRelease
 
@@ -59,7 +63,7 @@ def prepare(*, config_file: Path, selection_file: Path, as_json: bool, **options
     from ticket_agent.peft.release.request import Entry  # noqa: PLC0415 - start-up time
     from ticket_agent.peft.release.selection import load_selection  # noqa: PLC0415 - start-up time
 
-    with one_line_errors():
+    with one_line_errors(), _differences_told():
         selection = load_selection(selection_file)
         with PrivateRoot.open(config.root, create=True) as root, root.locked(wait_s=LOCK_S):
             prepared = prepare_release(
@@ -72,6 +76,19 @@ def prepare(*, config_file: Path, selection_file: Path, as_json: bool, **options
                 resume=options["resume"],
             )
     _tell(prepared, as_json=as_json)
+
+
+@contextmanager
+def _differences_told() -> Iterator[None]:
+    """Where an adapter does not fit, tell all of it before the one line of the error."""
+    from ticket_agent.peft.release.adapter_choice import AdapterRefusedError  # noqa: PLC0415 - start-up time
+
+    try:
+        yield
+    except AdapterRefusedError as error:
+        for line in difference_lines(error.differences):
+            click.echo(line, err=True)
+        raise
 
 
 def _adapter(options: dict[str, Any]) -> AdapterChoice | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,14 +15,17 @@ from ticket_agent.cli.output import fail, plain
 from ticket_agent.cli.release_asked import asked_of, asked_options, looked_at
 from ticket_agent.cli.release_common import release_config, release_config_option
 from ticket_agent.exits import Exit
+from ticket_agent.protocol.actions import WORKER_LORA
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ticket_agent.config import AgentConfig
     from ticket_agent.peft.release.gates import Asked
     from ticket_agent.peft.release.profile import Profile
     from ticket_agent.peft.release.release_config import ReleaseConfig
     from ticket_agent.peft.release.request import ReleaseRequest
+    from ticket_agent.protocol.namespace import Namespace
 
 __all__ = ["submit"]
 
@@ -56,33 +60,15 @@ def submit(*, config_file: Path, dry_run: bool, as_json: bool, **options: Any) -
 
     release = release_config(config_file)
     asked, request, profile = asked_of(release, options)
-    ticket_id = _ticket_id(options["ticket_id"], asked)
+    asked = replace(asked, ticket_id=_ticket_id(options["ticket_id"], asked))
     _require_open(release, asked, profile)
     config = config_from(options)
     namespace = console(config)
-    from ticket_agent.cli.submit import append, generations  # noqa: PLC0415 - with the hive
+    from ticket_agent.cli.submit import append  # noqa: PLC0415 - with the hive
 
     try:
-        supervisor, cap = options["supervisor_generation"], options["cap_generation"]
-        if supervisor is None or cap is None:
-            found = generations(namespace, options["worker_id"], config)
-            supervisor, cap = supervisor or found[0], cap or found[1]
         seconds = options["expires_in"] or longest_s(release, request, profile)
-        document = {
-            "schema": "host-ticket/v2",
-            "id": ticket_id,
-            "idempotency_key": options["idempotency_key"] or ticket_id,
-            "action": _ACTION,
-            "args": _arguments(asked),
-            "expires_unix_ms": now_ms() + seconds * 1000,
-            "receipt_mode": "worker",
-            "operation_id": asked.operation_id,
-            "subject_ref": asked.model_id,
-            "receipt_worker_role": "worker-lora",
-            "receipt_worker_id": options["worker_id"],
-            "receipt_supervisor_generation": supervisor,
-            "receipt_cap_generation": cap,
-        }
+        document = _document(asked, options, _generations(namespace, options, config), seconds)
         line = json.dumps(document, separators=(",", ":")).encode("utf-8")
         spec = parse_spec(line, source="raw", max_line_bytes=config.max_line_bytes)
         text = spec.encode().decode("utf-8")
@@ -91,7 +77,7 @@ def submit(*, config_file: Path, dry_run: bool, as_json: bool, **options: Any) -
             return
         look = (
             f"whether it was admitted is not known; look with: ticket-agent status, and in the hive's"
-            f" {config.mount}/tickets/spec for {ticket_id}, before you submit anything else"
+            f" {config.mount}/tickets/spec for {spec.id}, before you submit anything else"
         )
         append(namespace, config, text, spec.id, as_json=as_json, look=look)
     except ProtocolError as error:
@@ -102,6 +88,42 @@ def submit(*, config_file: Path, dry_run: bool, as_json: bool, **options: Any) -
         namespace.close()
 
 
+def _document(
+    asked: Asked, options: dict[str, Any], generations: tuple[int, int], seconds: int
+) -> dict[str, object]:
+    """The request, which ``seconds`` from now is not allowed any more."""
+    arguments: dict[str, object] = {"request_sha256": asked.request_sha256}
+    if asked.recovery_only:
+        # False has one spelling: it is left out.
+        arguments["recovery_only"] = True
+    return {
+        "schema": "host-ticket/v2",
+        "id": asked.ticket_id,
+        "idempotency_key": options["idempotency_key"] or asked.ticket_id,
+        "action": _ACTION,
+        "args": arguments,
+        "expires_unix_ms": now_ms() + seconds * 1000,
+        "receipt_mode": "worker",
+        "operation_id": asked.operation_id,
+        "subject_ref": asked.model_id,
+        "receipt_worker_role": WORKER_LORA,
+        "receipt_worker_id": options["worker_id"],
+        "receipt_supervisor_generation": generations[0],
+        "receipt_cap_generation": generations[1],
+    }
+
+
+def _generations(namespace: Namespace, options: dict[str, Any], config: AgentConfig) -> tuple[int, int]:
+    """Those that are given, else as the Worker reports them."""
+    from ticket_agent.cli.submit import generations  # noqa: PLC0415 - with the hive
+
+    supervisor, cap = options["supervisor_generation"], options["cap_generation"]
+    if supervisor is None or cap is None:
+        found = generations(namespace, options["worker_id"], config)
+        supervisor, cap = supervisor or found[0], cap or found[1]
+    return supervisor, cap
+
+
 def longest_s(config: ReleaseConfig, request: ReleaseRequest, profile: Profile) -> int:
     """The longest that a release may take, in seconds: its phases, their servers, the watch, a rollback."""
     from ticket_agent.peft.release.phases import forward_phases  # noqa: PLC0415 - start-up time
@@ -109,12 +131,6 @@ def longest_s(config: ReleaseConfig, request: ReleaseRequest, profile: Profile) 
     phases = len(forward_phases(request.entry)) + 1
     around = 2 * config.ready_s + config.soak_s + config.drain_s + config.gone_s
     return int(phases * profile.stack.caps.phase_ms / 1000 + around) + 1
-
-
-def _arguments(asked: Asked) -> dict[str, object]:
-    arguments: dict[str, object] = {"request_sha256": asked.request_sha256}
-    # False has one spelling: it is left out.
-    return arguments | ({"recovery_only": True} if asked.recovery_only else {})
 
 
 def _ticket_id(given: str | None, asked: Asked) -> str:
