@@ -367,7 +367,7 @@ class Bench:
             lines = (self.home / "effects").read_text(encoding="ascii").splitlines()
         except FileNotFoundError:
             return Counter()
-        return Counter(line.rpartition(" ")[0] for line in lines)
+        return Counter(name for line in lines if (name := line.rpartition(" ")[0]) != f"serve {FIRST}")
 
     def files_say(self, entry: str = "train") -> dict[str, Any]:
         """What root and pointer tell of what is deployed."""
