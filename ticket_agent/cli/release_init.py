@@ -121,6 +121,9 @@ def _next(made: Skeleton) -> list[str]:
     names = "--operation release-1 --model assistant --entry train"
     return [
         f"ticket-agent release prepare --release-config {config} --selection {selection} {names}",
+        f"ticket-agent release serve --release-config {config} --operation release-1",
+        f"ticket-agent run --peft-release-config {config}",
         f"ticket-agent release plan --release-config {config} --operation release-1",
         f"ticket-agent release submit --release-config {config} --operation release-1 --worker WORKER",
+        f"ticket-agent release watch --release-config {config} release-1",
     ]
