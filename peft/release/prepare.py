@@ -110,11 +110,10 @@ def prepare_release(
         PeftError: a file cannot be read, or the root cannot be changed.
     """
     _check_entry(entry, adapter, resume)
-    signer = read_private_key(selection.private_key) if key is None else key
     with ExitStack() as opened:
         base_folder = opened.enter_context(open_folder(selection.base))
         base = choose_base(base_folder, selection.base, selection.stack.target_modules)
-        draft = Draft(selection, base, signer)
+        draft = Draft(selection, base, key or read_private_key(selection.private_key))
         imported, adapter_folder = None, None
         if adapter is not None:
             adapter_folder = opened.enter_context(open_adapter(adapter))

@@ -88,14 +88,18 @@ def test_somebody_vouches_for_profile_and_input(lab: Lab, imports: bool) -> None
     profile, entry = prepared.profile, prepared.request.entry
     with lab.opened() as root:
         value = parse_input(root.objects.load(prepared.input_sha256), entry=entry, schema=profile.schema)
+        of_input = input_claim(value, profile)
+        assert of_input.imported is imports
+        assert of_input.adapter_bundle_sha256 == prepared.adapter_bundle_sha256
+        assert of_input.dataset_sha256 == (None if imports else profile.train_data)
         for references, claim in (
             (profile.attestations, profile_claim(profile)),
-            (value.attestations, input_claim(value, profile)),
+            (value.attestations, of_input),
         ):
             records = [root.objects.load(reference) for reference in references]
             (found,) = verify_attestations(records, keys=trusted_keys(profile), expected=claim)
             assert found.key_id == "local-source"
-            assert parse_attestation(records[0]).claim.imported is (imports and claim.imported)
+            assert parse_attestation(records[0]).claim == claim
 
 
 def test_what_lies_beside_an_adapter_is_not_taken(lab: Lab) -> None:
