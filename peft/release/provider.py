@@ -96,6 +96,13 @@ class ReleaseProvider:
         except (ProtocolError, PeftError):
             return RELEASE_LANE
 
+    def close(self) -> None:
+        """Give everything back that was opened; what runs goes on."""
+        for live in self._live.values():
+            live.driver.close()
+        self._live.clear()
+        self.host.close()
+
     # -- planning -----------------------------------------------------------------------------------------
 
     def plan(self, request: HostTicketSpec) -> Plan:
@@ -103,8 +110,8 @@ class ReleaseProvider:
 
         Raises:
             PlanRefusedError: the release can never be performed as it was asked for.
-            PlanWaitsError: it cannot begin now: another release is not finished, a lock is held, or the host is
-                not in order.
+            PlanWaitsError: it cannot begin now: another release is not finished, a lock is held, or the host
+                is not in order.
         """
         what = "peft.release"
         try:
@@ -229,6 +236,8 @@ class ReleaseProvider:
 
     def tend(self) -> None:
         """End what runs without being allowed, also while the hive cannot be asked. Never raises."""
+        if self.begins:
+            self.host.warm()
         for live in self._live.values():
             self._stop_unproven(live)
 

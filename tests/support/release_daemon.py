@@ -1,4 +1,4 @@
-"""Releases as their users see them: a hive, a release directory, `ticket-agent run`, and somebody who asks."""
+"""Releases as their users see them: a hive, a release directory, the daemon, and somebody who asks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from agent_support import AgentProcess
 from hive_support import raw_ticket, running_hive
@@ -20,7 +20,6 @@ from serving_support import free_port
 
 from ticket_agent.journal.view import read_journal
 from ticket_agent.peft.release.detect import detect
-from ticket_agent.peft.release.known_server import KnownServer
 from ticket_agent.peft.release.layout import OperationFiles
 from ticket_agent.peft.release.loopback import LoopbackClient
 from ticket_agent.peft.release.private_root import PrivateRoot
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from ticket_agent.hive.reference import ConsoleServer, ReferenceHive
     from ticket_agent.journal.values import Record
     from ticket_agent.peft.release.deployment import DeploymentState
+    from ticket_agent.peft.release.known_server import KnownServer
     from ticket_agent.peft.release.prepare import PreparedRelease
     from ticket_agent.peft.release.serving import Backend
 
@@ -232,11 +232,7 @@ def release_host(folder: Path, **config: Any) -> Iterator[Host]:
     lab = Lab.make(folder / "lab", ports=(free_port(), free_port(), free_port()), python=Path(sys.executable))
     path = folder / "lab" / "release.toml"
     settings = QUICK | {"unconfined": True} | config
-    kept = [
-        line
-        for line in path.read_text("utf-8").splitlines()
-        if line.partition(" =")[0] not in settings
-    ]
+    kept = [line for line in path.read_text("utf-8").splitlines() if line.partition(" =")[0] not in settings]
     kept += [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
     path.write_text("\n".join(kept) + "\n", "utf-8")
     lab = Lab(folder=lab.folder, config=load_release_config(path), selection=lab.selection)
@@ -264,7 +260,9 @@ def end_everything(lab: Lab) -> None:
 class Asker:
     """Somebody who asks all the time whatever the pointer names, as an application does."""
 
-    def __init__(self, host: Host, backend: Backend, prompts: tuple[str, ...], *, pause_s: float = 0.05) -> None:
+    def __init__(
+        self, host: Host, backend: Backend, prompts: tuple[str, ...], *, pause_s: float = 0.05
+    ) -> None:
         self._root = host.lab.config.root
         self._token = read_token(host.lab.config.token_file)
         self._backend = backend
@@ -277,7 +275,7 @@ class Asker:
         """By generation, what each prompt was answered with."""
         self.failures: list[str] = []
 
-    def __enter__(self) -> Asker:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
