@@ -281,6 +281,8 @@ def _properties(command: PhaseCommand) -> list[str]:
     if command.deadline_s is not None:
         # Later than the supervisor's own deadline, and for the case that nobody is left to hold it.
         lines.append(f"RuntimeMaxSec={int(command.deadline_s * 1000) + 2000}ms")
+    if command.niceness:
+        lines.append(f"Nice={command.niceness}")
     if not command.devices:
         lines.append("PrivateDevices=yes")
     lines += [f"DeviceAllow={_quoted(device)} rw" for device in command.devices]

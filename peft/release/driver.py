@@ -18,7 +18,7 @@ from ticket_agent.peft.release.conclude import result_message
 from ticket_agent.peft.release.document_error import DocumentError
 from ticket_agent.peft.release.evaluation import Evaluation
 from ticket_agent.peft.release.evidence_errors import ComparisonRefusedError
-from ticket_agent.peft.release.launch_errors import LaunchUnknownError
+from ticket_agent.peft.release.launching import Launching
 from ticket_agent.peft.release.layout import RECOVERY_PREFIX
 from ticket_agent.peft.release.markers import Blocker, Owner
 from ticket_agent.peft.release.phase_look import Expectation, look
@@ -47,11 +47,11 @@ from ticket_agent.peft.release.running_phase import RunningPhase
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from typing import Protocol
 
     from ticket_agent.journal.outcome import JsonValue, Outcome
     from ticket_agent.peft.directory import Directory
     from ticket_agent.peft.release.conclude import Conclusion
+    from ticket_agent.peft.release.launching import Starter
     from ticket_agent.peft.release.layout import Begun, OperationFiles
     from ticket_agent.peft.release.observation import PhaseObservation
     from ticket_agent.peft.release.phase_journal import PhaseJournal
@@ -62,29 +62,12 @@ if TYPE_CHECKING:
     from ticket_agent.peft.release.release_story import Story
     from ticket_agent.peft.release.request import ReleaseRequest
 
-    class Starter(Protocol):
-        """Prepares and starts phases."""
-
-        def prepare(self, story: Story, phase: Phase) -> dict[str, JsonValue]:
-            """Make everything ready that the phase needs; return its intent. May be repeated.
-
-            Raises:
-                PeftError: it cannot be made ready now.
-            """
-
-        def start(self, story: Story, phase: Phase, intent: dict[str, JsonValue]) -> None:
-            """Start it, once.
-
-            Raises:
-                LaunchUnknownError: whether it was started shows when it is looked at.
-                PeftError: it was not started.
-            """
-
-
 __all__ = ["POLL_S", "ReleaseDriver"]
 
 POLL_S: Final = 0.25
 """How often a running phase, and the authority for it, are looked at."""
+START_POLL_S: Final = 0.02
+"""How often it is looked whether a supervisor has answered."""
 MAX_MOVES: Final = 8
 
 _DAMAGED: Final = (DocumentError, ObjectCorruptError)
@@ -134,6 +117,7 @@ class ReleaseDriver:
         self._conclude = conclude
         self._clock = clock
         self._original = original
+        self._launching: Launching | None = None
 
     @property
     def _what(self) -> str:
@@ -153,6 +137,10 @@ class ReleaseDriver:
             JournalPoisonedError: a write to the journal failed; the process must end.
         """
         try:
+            if self._launching is not None:
+                if self._launching.goes_on:
+                    return Underway(f"{self._what}: {self._launching.phase} starts", poll_s=START_POLL_S)
+                self._launched()
             with ExitStack() as opened:
                 directory = self._opened(opened)
                 ended = read_end(directory)
@@ -175,11 +163,19 @@ class ReleaseDriver:
         Raises:
             PeftError: something of it may still run; call again.
         """
+        if self._launching is not None and self._launching.goes_on:
+            return True  # what is about to run is ended with the next call
         for phase in Phase:
             if self._journal.standing(self._files, phase) is Standing.OPEN:
                 self._process(self._files, phase).stop()
                 return True
         return False
+
+    def close(self) -> None:
+        """Wait for a launch that goes on; what was launched goes on without us."""
+        if self._launching is not None:
+            with suppress(Exception):
+                self._launching.finish()
 
     def _opened(self, opened: ExitStack) -> Directory:
         directory = opened.enter_context(self._root.operation(self._files.operation_id))
@@ -258,12 +254,19 @@ class ReleaseDriver:
             intent |= {"because": self._because(story, move.why, changed)}
         self._journal.dispatch(self._files, phase, self._begun, intent)
         try:
-            self._starter.start(told, phase, intent)
-        except LaunchUnknownError:
-            pass  # looking at it tells
+            self._launching = Launching(phase, self._starter.launch(told, phase, intent))
         except PeftError as error:
             self._refused(phase, str(error))
-        return _Done()
+            return _Done()
+        return _Done(answer=Underway(f"{self._what}: {phase} starts", poll_s=START_POLL_S))
+
+    def _launched(self) -> None:
+        """A launch has come to its end."""
+        assert self._launching is not None  # there is one
+        launching, self._launching = self._launching, None
+        refused = launching.finish()
+        if refused is not None:
+            self._refused(launching.phase, refused)
 
     def _refused(self, phase: Phase, why: str) -> None:
         """The start was refused; that nothing runs is looked at all the same."""

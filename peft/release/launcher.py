@@ -91,6 +91,7 @@ class ConfinedLauncher:
             no_new_privileges=wrapped.no_new_privileges,
             bounds=command.output,
             end_commands=wrapped.end_commands,
+            niceness=command.niceness,
         ).encode()
         if len(spec) > MAX_SPEC_BYTES:
             raise LaunchRefusedError(f"the description of the launch exceeds {MAX_SPEC_BYTES} bytes")

@@ -62,6 +62,7 @@ ALLOWED_VARIABLES: Final = frozenset(
 _MAX_VALUE: Final = 4096
 _MAX_ARGUMENTS_BYTES: Final = 64 * 1024
 _MAX_DEADLINE_S: Final = 86_400.0
+_MAX_NICENESS: Final = 19
 _LAUNCH_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _GIB: Final = 1 << 30
 
@@ -111,6 +112,7 @@ class PhaseCommand:
         deadline_s: how long it may run, in seconds, at most a day; None for a server, which has no end.
         limits: its caps.
         output: how much of its output is kept.
+        niceness: 0..=19, how much it gives way to what else runs on the host.
         network: ``none`` is one of its own with nothing but loopback. ``host`` is for servers, which somebody
             has to reach: the host's, where systemd lets nothing but loopback addresses through and
             bubblewrap everything.
@@ -130,6 +132,7 @@ class PhaseCommand:
     environment: Mapping[str, str] = field(default_factory=dict)
     limits: PhaseLimits = field(default_factory=PhaseLimits)
     output: OutputBounds = field(default_factory=OutputBounds)
+    niceness: int = 0
     network: Literal["none", "host"] = "none"
 
     def __post_init__(self) -> None:
@@ -138,6 +141,10 @@ class PhaseCommand:
         _check_arguments(self.argv)
         if self.network not in ("none", "host"):
             raise LaunchRefusedError(f"network of a phase must be none or host, not {self.network!r}")
+        if not 0 <= self.niceness <= _MAX_NICENESS:
+            raise LaunchRefusedError(
+                f"niceness of a phase must be in 0..={_MAX_NICENESS}, not {self.niceness}"
+            )
         if self.deadline_s is not None and not 0 < self.deadline_s <= _MAX_DEADLINE_S:
             raise LaunchRefusedError(f"a phase's deadline of {self.deadline_s} s is not in (0, 86400]")
         for path in (self.run_dir, self.working_dir, *self.read_only, *self.writable, *self.devices):

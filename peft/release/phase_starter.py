@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +44,8 @@ __all__ = ["CANDIDATE", "INCUMBENT", "PhaseStarter"]
 CANDIDATE: Final = "candidate"
 INCUMBENT: Final = "incumbent"
 """Names of the servers that a release starts."""
+NATIVE_NICENESS: Final = 10
+"""Training and evaluation give way to the agent, to what is served, and to whatever else the host is for."""
 CONTROL_FILE_BYTES: Final = 2 << 30
 CONTROL_PROCESSES: Final = 512
 """Caps of the phases that are this agent's own code."""
@@ -110,20 +113,25 @@ class PhaseStarter:
                 inputs.write_file(CONTROL_FILE, self._facts(story, phase, intent).encode())
         return intent
 
-    def start(self, story: Story, phase: Phase, intent: dict[str, JsonValue]) -> None:
-        """Start a phase, once.
+    def launch(self, story: Story, phase: Phase, intent: dict[str, JsonValue]) -> Callable[[], None]:
+        """See :class:`Starter`; with the phase starts the server that it is about.
 
-        Raises:
-            LaunchUnknownError: whether it was started shows when it is looked at.
-            PeftError: it was not started.
+        What is returned uses nothing of the open root, so that this may be closed meanwhile.
         """
         command = self._native(phase) if phase in NATIVE_PHASES else self._own(phase)
-        if phase is Phase.LOAD:
-            self._start_candidate(story, intent)
-        elif phase is Phase.ROLLBACK:
-            self._start_incumbent(intent)
         launcher = self._launcher if phase in NATIVE_PHASES else self._control
-        launcher.start(command)
+        server: Callable[[], None] | None = None
+        if phase is Phase.LOAD:
+            server = self._candidate(story, intent)
+        elif phase is Phase.ROLLBACK:
+            server = self._incumbent_again(intent)
+
+        def start() -> None:
+            if server is not None:
+                server()
+            launcher.start(command)
+
+        return start
 
     @contextmanager
     def _job(self, phase: Phase) -> Iterator[Directory]:
@@ -198,6 +206,7 @@ class PhaseStarter:
             devices=device_files(self._profile.stack.device),
             environment={"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
             deadline_s=self._deadline_s(caps.phase_ms / 1000),
+            niceness=NATIVE_NICENESS,
             limits=PhaseLimits(
                 file_bytes=caps.file_bytes,
                 processes=caps.tasks,
@@ -291,7 +300,7 @@ class PhaseStarter:
             raise InstanceRefusedError("nothing is served here; start it with `ticket-agent release serve`")
         return server
 
-    def _start_candidate(self, story: Story, intent: dict[str, JsonValue]) -> None:
+    def _candidate(self, story: Story, intent: dict[str, JsonValue]) -> Callable[[], None]:
         request, staged = story.request, story.observed(Phase.STAGE)
         assert staged is not None  # it comes before the load
         launch_id = str(intent["candidate"])
@@ -305,19 +314,21 @@ class PhaseStarter:
             port=_number(intent, "port"),
         )
         backend = self._room.backend(self._profile)
-        self._room.start(launch_id, instance, backend=backend, caps=self._profile.stack.caps)
+        caps = self._profile.stack.caps
+        return partial(self._room.start, launch_id, instance, backend=backend, caps=caps)
 
-    def _start_incumbent(self, intent: dict[str, JsonValue]) -> None:
-        """Start the incumbent again if its process is gone; else nothing."""
+    def _incumbent_again(self, intent: dict[str, JsonValue]) -> Callable[[], None] | None:
+        """Starts the incumbent again if its process is gone; else None."""
         former = _text(intent, "again")
         if former is None:
-            return
+            return None
         known = self._room.known(former)
         if known is None:
             raise InstanceRefusedError(f"server {former} was never noted down; look who removed it")
         launch_id = str(intent["incumbent"])
         instance = self._room.again(known, launch_id, port=_number(intent, "port"))
-        self._room.start(launch_id, instance, backend=known.backend, caps=self._profile.stack.caps)
+        caps = self._profile.stack.caps
+        return partial(self._room.start, launch_id, instance, backend=known.backend, caps=caps)
 
 
 def _in_job(operation: Directory, phase: Phase) -> Iterator[Directory]:

@@ -96,6 +96,13 @@ class ReleaseProvider:
         except (ProtocolError, PeftError):
             return RELEASE_LANE
 
+    def close(self) -> None:
+        """Give everything back that was opened; what runs goes on."""
+        for live in self._live.values():
+            live.driver.close()
+        self._live.clear()
+        self.host.close()
+
     # -- planning -----------------------------------------------------------------------------------------
 
     def plan(self, request: HostTicketSpec) -> Plan:
@@ -228,6 +235,8 @@ class ReleaseProvider:
 
     def tend(self) -> None:
         """End what runs without being allowed, also while the hive cannot be asked. Never raises."""
+        if self.begins:
+            self.host.warm()
         for live in self._live.values():
             if not live.ambiguous:
                 self._stop_unproven(live)

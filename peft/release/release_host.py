@@ -5,8 +5,9 @@ Nothing is opened before a ticket needs it. From then on the journal's fence is 
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from ticket_agent.peft.errors import PeftError
 from ticket_agent.peft.release.conclude import conclude
 from ticket_agent.peft.release.detect import detect
 from ticket_agent.peft.release.evidence_limits import MAX_LABEL_BYTES
+from ticket_agent.peft.release.keys import read_private_key
 from ticket_agent.peft.release.phase_journal import PhaseJournal
 from ticket_agent.peft.release.phase_starter import PhaseStarter
 from ticket_agent.peft.release.private_root import PrivateRoot
@@ -65,9 +67,13 @@ class ReleaseHost:
     _root: PrivateRoot | None = None
     _journal: PhaseJournal | None = None
     _detection: Detection | None = None
+    _warming: threading.Thread | None = None
+    _detecting: threading.Lock = field(default_factory=threading.Lock)
 
     def close(self) -> None:
         """Give everything back that was opened; what runs goes on."""
+        if self._warming is not None:
+            self._warming.join()
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -127,9 +133,24 @@ class ReleaseHost:
         Raises:
             NoLauncherError: nothing does, and running without is not allowed.
         """
-        if self._detection is None:
-            self._detection = detect(unconfined=self.config.unconfined)
-        return self._detection
+        with self._detecting:
+            if self._detection is None:
+                self._detection = detect(unconfined=self.config.unconfined)
+            return self._detection
+
+    def warm(self) -> None:
+        """Do ahead, once and in a thread of its own, what would hold up the first release."""
+        if self._warming is None:
+            self._warming = threading.Thread(target=self._warm, name="release-warm")
+            self._warming.start()
+
+    def _warm(self) -> None:
+        with suppress(PeftError):
+            _ = self.detection
+        if self.config.signing_key is not None:
+            # Signing imports a library of tens of milliseconds.
+            with suppress(PeftError):
+                read_private_key(self.config.signing_key)
 
     @cached_property
     def launcher_facts(self) -> LauncherFacts:

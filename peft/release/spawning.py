@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from ticket_agent.peft.release.niceness import give_way
 from ticket_agent.peft.release.prctl import die_with_parent, gain_no_privileges
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def _become(spec: SuperviseSpec, output_fd: int, gate_fd: int, parent: int) -> N
     # If memory runs out, the kernel shall take the phase and leave those who can tell about it.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_bytes(_PREFERRED_OOM_VICTIM)
+    give_way(spec.niceness)
     if spec.no_new_privileges:
         gain_no_privileges()
     for number in _RESET:

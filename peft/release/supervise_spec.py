@@ -26,6 +26,7 @@ class SuperviseSpec:
         environment: all that it gets.
         cwd: where it starts.
         deadline_s: how long it may run, in seconds, suspended time included; None: as long as it does.
+        niceness: how much it gives way to others.
         rlimits: soft and hard limit by the name of the resource.
         no_new_privileges: set here; a confining program may need to set it itself.
         bounds: of the output that is kept.
@@ -44,6 +45,7 @@ class SuperviseSpec:
     no_new_privileges: bool
     bounds: OutputBounds
     end_commands: tuple[tuple[str, ...], ...] = ()
+    niceness: int = 0
 
     def encode(self) -> bytes:
         """As bytes for :meth:`decode`."""

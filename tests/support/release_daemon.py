@@ -1,4 +1,4 @@
-"""Releases as their users see them: a hive, a release directory, `ticket-agent run`, and somebody who asks."""
+"""Releases as their users see them: a hive, a release directory, the daemon, and somebody who asks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from agent_support import AgentProcess
 from hive_support import raw_ticket, running_hive
@@ -20,7 +20,6 @@ from serving_support import free_port
 
 from ticket_agent.journal.view import read_journal
 from ticket_agent.peft.release.detect import detect
-from ticket_agent.peft.release.known_server import KnownServer
 from ticket_agent.peft.release.layout import OperationFiles
 from ticket_agent.peft.release.loopback import LoopbackClient
 from ticket_agent.peft.release.private_root import PrivateRoot
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from ticket_agent.hive.reference import ConsoleServer, ReferenceHive
     from ticket_agent.journal.values import Record
     from ticket_agent.peft.release.deployment import DeploymentState
+    from ticket_agent.peft.release.known_server import KnownServer
     from ticket_agent.peft.release.prepare import PreparedRelease
     from ticket_agent.peft.release.serving import Backend
 
@@ -275,7 +275,7 @@ class Asker:
         """By generation, what each prompt was answered with."""
         self.failures: list[str] = []
 
-    def __enter__(self) -> Asker:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

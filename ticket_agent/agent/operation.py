@@ -67,7 +67,7 @@ class Operation:
     def wait(self, why: str, *, now: float, longest_s: float) -> None:
         """Pause before the next try, longer each time."""
         self.waiting = why
-        self.retry_at = now + self.delay_s
+        self.retry_at = now + min(self.delay_s, longest_s)
         self.delay_s = min(self.delay_s * 2, longest_s)
 
     def moved(self, record: Record) -> None:

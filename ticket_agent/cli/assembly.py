@@ -317,7 +317,7 @@ def opened_agent(
     finally:
         namespace.close()
         if release is not None:
-            release.host.close()
+            release.close()
 
 
 def exit_of_hive(error: HiveError) -> Exit:

@@ -9,11 +9,14 @@ import os
 import sys
 
 from ticket_agent.peft.release.native.offline import go_offline, refuse_network
+from ticket_agent.peft.release.niceness import weigh_session
 
 if __name__ == "__main__":
     # Before anything else is imported: the libraries look at their flags only once.
     go_offline(os.environ)
     refuse_network()
+    # A confining program may have made a session of its own.
+    weigh_session()
 
     from ticket_agent.peft.release.native.command import main
 
