@@ -37,14 +37,7 @@ PROMOTE = [
     (STOP, "before"),
     (STOP, "after"),
 ]
-BACK = [
-    (MOVE, "before"),
-    (MOVE, "after"),
-    (RESTORE, "after"),
-    (SELECT, "after"),
-    (STOP, "after"),
-    (GONE, "after"),
-]
+BACK = [(MOVE, "after"), (RESTORE, "after"), (SELECT, "after"), (GONE, "after")]
 
 
 def names(case: tuple[str, str]) -> str:
