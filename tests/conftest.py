@@ -1,5 +1,6 @@
-"""Property tests draw the same examples in every run, so that a red run is about the change, not luck.
+"""What holds for every test: the examples of property tests, and what the extra ``train`` is needed for.
 
+Property tests draw the same examples in every run, so that a red run is about the change, not luck.
 ``TICKET_AGENT_RANDOM=1 python -m pytest`` draws new ones; run that now and then.
 """
 
@@ -7,8 +8,17 @@ from __future__ import annotations
 
 import os
 
+import pytest
+import train_extra
 from hypothesis import settings
 
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("random", print_blob=True)
 settings.load_profile("random" if os.environ.get("TICKET_AGENT_RANDOM") else "repeatable")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs the extra before any fixture is made."""
+    if item.get_closest_marker("train") is not None and (reason := train_extra.why_not()) is not None:
+        pytest.skip(reason)

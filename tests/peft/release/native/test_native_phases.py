@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from adapter_edits import edited, scaled
 from native_jobs import INTERVAL, STEPS, Prepared, World, digests, identity, prepare
-from native_worker import needs_train
 
 from ticket_agent.peft.release.canonical import digest
 from ticket_agent.peft.release.comparison import compare
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from native_lab import Lab, Trained
 
-pytestmark = needs_train
+pytestmark = pytest.mark.train
 
 
 def parsed(job: Prepared, phase: Phase) -> dict[str, Any]:
