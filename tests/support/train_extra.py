@@ -1,4 +1,4 @@
-"""Tests that need the extra ``train`` carry the marker ``train``; without it ``tests/conftest.py`` skips them."""
+"""Tests that need the extra ``train`` carry that marker; without it ``tests/conftest.py`` skips them."""
 
 from __future__ import annotations
 
