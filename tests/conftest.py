@@ -1,4 +1,4 @@
-"""What holds for every test: the examples of property tests, and what the extra ``train`` is needed for.
+"""What holds for every test: where its files are, the examples of property tests, and the extra ``train``.
 
 Property tests draw the same examples in every run, so that a red run is about the change, not luck.
 ``TICKET_AGENT_RANDOM=1 python -m pytest`` draws new ones; run that now and then.
@@ -11,6 +11,12 @@ import os
 import pytest
 import train_extra
 from hypothesis import settings
+from memory_folder import memory_folder
+
+pytest_plugins = ["parallel_run"]
+
+if (memory := memory_folder()) is not None:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))  # where pytest makes `tmp_path`
 
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("random", print_blob=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-__all__ = ["BOUNDARIES", "CAUGHT", "STATES", "SWEEPS", "Sweep", "summary_lines"]
+__all__ = ["BOUNDARIES", "CAUGHT", "STATES", "SWEEPS", "Sweep", "handed_over", "summary_lines", "take_over"]
 
 BOUNDARIES = "boundaries"
 STATES = "crash states"
@@ -50,6 +51,17 @@ class Sweep:
 SWEEPS: list[Sweep] = []
 CAUGHT: dict[str, str] = {}
 """Check that caught each mutant, by the mutant's name."""
+
+
+def handed_over() -> dict[str, Any]:
+    """What this process did, as plain values."""
+    return {"sweeps": [asdict(sweep) for sweep in SWEEPS], "caught": CAUGHT}
+
+
+def take_over(done: dict[str, Any]) -> None:
+    """Add what another process did."""
+    SWEEPS.extend(Sweep(**sweep) for sweep in done["sweeps"])
+    CAUGHT.update(done["caught"])
 
 
 def summary_lines() -> list[str]:

@@ -7,6 +7,10 @@ import tomllib
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -19,14 +23,17 @@ def extra(name: str) -> list[str]:
 
 @cache
 def why_not() -> str | None:
-    """The packages of the extra that are not installed, as a reason to skip; None if all are.
+    """The packages of the extra that are not installed, as a reason to skip; None if all are."""
+    gone = missing(extra("train"))
+    return f"needs the extra train; not installed: {', '.join(gone)}" if gone else None
 
-    A folder on the path that is named like a package, as ``peft`` in the checkout's root, is not one.
-    """
-    missing = []
-    for package in extra("train"):
+
+def missing(packages: Sequence[str]) -> list[str]:
+    """Which of them are not installed; the checkout's folder ``peft`` does not count as one."""
+    found = []
+    for package in packages:
         try:
             version(package)
         except PackageNotFoundError:
-            missing.append(package)
-    return f"needs the extra train; not installed: {', '.join(missing)}" if missing else None
+            found.append(package)
+    return found
