@@ -7,11 +7,17 @@ Property tests draw the same examples in every run, so that a red run is about t
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import train_extra
 from hypothesis import settings
 from memory_folder import memory_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytest_plugins = ["parallel_run"]
 
@@ -21,6 +27,16 @@ if (memory := memory_folder()) is not None:
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("random", print_blob=True)
 settings.load_profile("random" if os.environ.get("TICKET_AGENT_RANDOM") else "repeatable")
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder of one test: in memory where that is possible, on the disk with the marker ``disk``."""
+    if request.node.get_closest_marker("disk") is None:
+        yield request.getfixturevalue("tmp_path")
+        return
+    with tempfile.TemporaryDirectory(prefix="ticket-agent-test-") as name:
+        yield Path(name)
 
 
 @pytest.hookimpl(tryfirst=True)

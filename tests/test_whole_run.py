@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import bench_table
 import crash_report
@@ -17,9 +18,6 @@ import train_extra
 from bench_table import Table
 from crash_report import Sweep
 from parallel_run import TESTS, processes, turn
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WAIT_S = 20
 LITTLE_S = 0.05
@@ -160,3 +158,8 @@ def test_memory_is_used_when_it_has_room(
 def test_memory_that_is_not_there_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_folder, "MEMORY", tmp_path / "none")
     assert memory_folder.memory_folder() is None
+
+
+@pytest.mark.disk
+def test_what_is_measured_is_on_the_disk(tmp_path: Path) -> None:
+    assert tmp_path.parent == Path(tempfile.gettempdir())
