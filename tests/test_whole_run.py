@@ -7,6 +7,7 @@ import os
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import bench_table
 import crash_report
@@ -17,7 +18,7 @@ import pytest
 import train_extra
 from bench_table import Table
 from crash_report import Sweep
-from parallel_run import TESTS, processes, turn
+from parallel_run import TESTS, is_one_of_many, processes, turn
 
 WAIT_S = 20
 LITTLE_S = 0.05
@@ -91,6 +92,16 @@ def test_a_bench_runs_alone_and_is_not_overtaken(tmp_path: Path) -> None:
     bench.ends()
     assert late.has.wait(WAIT_S)
     late.ends()
+
+
+@pytest.mark.parametrize("members", [{}, {"workerinput": {}}])
+def test_only_what_pytest_says_makes_a_process_one_of_many(
+    monkeypatch: pytest.MonkeyPatch, members: dict[str, object]
+) -> None:
+    """Another pytest inside a test would wait for a turn that its own test holds."""
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw1")
+    config = SimpleNamespace(**members)
+    assert is_one_of_many(config) is bool(members)  # type: ignore[arg-type]
 
 
 def _sent(values: object) -> object:

@@ -18,12 +18,14 @@ WORKERS = 2
 
 
 @pytest.fixture(scope="session")
-def launchers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Launcher]]:
+def launchers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Launcher]]:
     """Processes that start agents, one where others run beside it; skips where no agent can be traced."""
     missing = missing_tracer()
     if missing is not None:
         pytest.skip(missing)
-    count = 1 if is_one_of_many() else WORKERS
+    count = 1 if is_one_of_many(request.config) else WORKERS
     found = [Launcher(tmp_path_factory.mktemp(f"launcher{number}")) for number in range(count)]
     yield found
     for launcher in found:
