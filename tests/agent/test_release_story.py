@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hive_support import TOKEN
-from native_worker import needs_train
 from release_daemon import Asker, Host, now_ms, release_host, wait_for
 
 from ticket_agent.hive.reference.workers import Phase as WorkerPhase
@@ -23,7 +22,7 @@ from ticket_agent.peft.release.skeleton_base import SOURCE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [needs_train, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.train, pytest.mark.timeout(400)]
 
 TRAINER = Path(__file__).parents[1] / "support" / "adapter_training.py"
 PHASES = ["validate", "train", "evaluate", "scan", "stage", "load", "canary", "promote"]

@@ -14,13 +14,13 @@ from ticket_agent.peft.errors import PeftError
 from ticket_agent.peft.release.bundle import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ticket_agent.peft.release.canary import Expected
 from ticket_agent.peft.release.data import check_disjoint
+from ticket_agent.peft.release.evaluation import RowLosses
 from ticket_agent.peft.release.native.base_model import check_base_model
 from ticket_agent.peft.release.native.candidate import scan_adapter
 from ticket_agent.peft.release.native.evaluate import _Measured, _told
 from ticket_agent.peft.release.native.job import Job
 from ticket_agent.peft.release.native.loss_log import LossLog
 from ticket_agent.peft.release.native.scan import scan, scan_candidate, scan_imported, scan_named
-from ticket_agent.peft.release.evaluation import RowLosses
 from ticket_agent.peft.release.observing import observe_and_leave
 from ticket_agent.peft.release.phases import Phase
 from ticket_agent.peft.release.training_progress import ProgressFile
