@@ -191,7 +191,13 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
         ["--version"],
         ["journal", "list", "--help"],
         ["peft", "--help"],
+        ["release", "watch", "--help"],
+        ["release", "init", "--help"],
+        ["release", "prepare", "--help"],
+        ["release", "plan", "--help"],
+        ["release", "submit", "--help"],
         ["release", "verify", "--help"],
+        ["release", "serve", "--help"],
     ],
 )
 def test_helps_import_nothing_heavy(arguments: list[str]) -> None:

@@ -35,6 +35,7 @@ MAX_CONFIG_BYTES = 256 * 1024
 MAX_MANIFEST_BYTES = 1024 * 1024
 MAX_PORT = 65535
 PEFT_ROOTS = ("registry_root", "export_root", "adapter_root")
+_RELEASE_CONFIG = "release_config"
 HostName = Annotated[str, Field(pattern=r"^[!-~]{1,253}$")]
 HiveName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:][A-Za-z0-9._:-]{0,63}$")]
 
@@ -308,7 +309,7 @@ def _validate(document: dict[str, Any], source: str) -> AgentConfig:
     listed, peft = document.get("action_allowlist"), document.get("peft")
     document = _with_paths(document, ("state_dir",), "", source)
     if isinstance(peft, dict):
-        document = document | {"peft": _with_paths(peft, (*PEFT_ROOTS, "release_config"), "peft.", source)}
+        document = document | {"peft": _with_paths(peft, (*PEFT_ROOTS, _RELEASE_CONFIG), "peft.", source)}
     if isinstance(listed, list) and all(isinstance(action, str) for action in listed):
         document = document | {"action_allowlist": frozenset(listed)}
     try:
@@ -326,7 +327,8 @@ def _with_paths(table: dict[str, Any], names: Iterable[str], prefix: str, source
         value = table.get(name)
         if isinstance(value, str):
             if not value or "\0" in value:
-                raise ConfigError(f"{source}: `{prefix}{name}` is not the name of a file or directory")
+                kind = "file" if name == _RELEASE_CONFIG else "directory"
+                raise ConfigError(f"{source}: `{prefix}{name}` is not the name of a {kind}")
             paths[name] = Path(value)
     return table | paths
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["MEANING", "Exit"]
+__all__ = ["MEANING", "RELEASE_MEANING", "Exit", "ReleaseExit"]
 
 
 class Exit(IntEnum):
@@ -31,4 +31,31 @@ MEANING: dict[Exit, str] = {
     Exit.HIVE_REFUSED: "the hive refused the credential or the request",
     Exit.UNCERTAIN: "operations with an unknown outcome remain",
     Exit.POISONED: "a write to the journal failed; restart after checking the disk",
+}
+
+
+class ReleaseExit(IntEnum):
+    """What a command that waits for a release tells beside these: how the release stands or has ended."""
+
+    SUCCEEDED = 0
+    PENDING = 10
+    RUNNING = 11
+    AMBIGUOUS = 12
+    REFUSED = 13
+    RECOVERED_FAILURE = 15
+    FAILED = 16
+    TIMEOUT = 17
+    INVALID_EVIDENCE = 18
+
+
+RELEASE_MEANING: dict[ReleaseExit, str] = {
+    ReleaseExit.SUCCEEDED: "the candidate is promoted, and the evidence of that is in order",
+    ReleaseExit.PENDING: "the release has not begun",
+    ReleaseExit.RUNNING: "the release is under way",
+    ReleaseExit.AMBIGUOUS: "nobody knows how a phase ended; a recovery is needed",
+    ReleaseExit.REFUSED: "the release ended before any phase of it ran",
+    ReleaseExit.RECOVERED_FAILURE: "the release failed, and what was deployed before is deployed again",
+    ReleaseExit.FAILED: "the release failed, or its rollback did",
+    ReleaseExit.TIMEOUT: "the time for waiting is over, and the release is not",
+    ReleaseExit.INVALID_EVIDENCE: "the release ended, and its evidence is missing or damaged",
 }

@@ -13,6 +13,7 @@ from ticket_agent.peft.release.document_error import DocumentError, reading
 from ticket_agent.peft.release.evaluation import Evaluation
 from ticket_agent.peft.release.observation import parse_observation
 from ticket_agent.peft.release.phases import Phase
+from ticket_agent.peft.release.rules import digest_text
 
 if TYPE_CHECKING:
     from ticket_agent.peft.release.observation import PhaseObservation
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["accept_observation"]
 
 _CANDIDATE = frozenset({Phase.SCAN, Phase.STAGE})
+_DIGESTS = {Phase.EVALUATE: ("behaviour_sha256",), Phase.STAGE: ("serving_bundle_sha256",)}
+"""What later phases are told by."""
 
 
 def accept_observation(
@@ -52,6 +55,10 @@ def accept_observation(
         if phase is Phase.EVALUATE:
             for name in ("baseline", "candidate"):
                 Evaluation.of_members(found.detail.get(name), name)
+        for member in _DIGESTS.get(phase, ()):
+            digest_text(found.detail.get(member), member)
+        if phase is Phase.TRAIN:
+            _require_candidate(found.detail.get("candidate"))
         if phase in _CANDIDATE and found.detail.get("adapter_sha256") != candidate_sha256:
             raise DocumentError(
                 "it is about another adapter than the one that was evaluated",
@@ -63,3 +70,8 @@ def accept_observation(
             if told != deployed:
                 raise DocumentError("it tells of another deployment", rule="promotion-postcondition")
     return found
+
+
+def _require_candidate(told: object) -> None:
+    with reading("candidate"):
+        digest_text(told.get("adapter_sha256") if isinstance(told, dict) else None, "adapter_sha256")

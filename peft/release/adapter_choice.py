@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from ticket_agent.peft.adapter_layout import Layout, recognise
 from ticket_agent.peft.artifact_errors import LayoutRefusedError
-from ticket_agent.peft.errors import FileChangedError
+from ticket_agent.peft.errors import ArtifactRefusedError, FileChangedError
+from ticket_agent.peft.release.adapter_diff import Difference, differences
 from ticket_agent.peft.release.bundle import BundleManifest, encode_bundle, file_limit
 from ticket_agent.peft.release.canonical import digest
 from ticket_agent.peft.release.document_error import DocumentError
@@ -23,10 +24,29 @@ if TYPE_CHECKING:
     from ticket_agent.peft.release.native.candidate import ScannedAdapter
     from ticket_agent.peft.release.profile import Profile
 
-__all__ = ["AdapterChoice", "ChosenAdapter", "choose_adapter", "open_adapter", "store_files"]
+__all__ = [
+    "AdapterChoice",
+    "AdapterRefusedError",
+    "ChosenAdapter",
+    "choose_adapter",
+    "open_adapter",
+    "store_files",
+]
 
 _LOCAL: Final = "local"
 _DIGITS: Final = 16
+
+
+class AdapterRefusedError(ArtifactRefusedError):
+    """An adapter does not fit the profile.
+
+    Attributes:
+        differences: everything in which it differs, where that can be told.
+    """
+
+    def __init__(self, text: str, found: tuple[Difference, ...]) -> None:
+        super().__init__(text)
+        self.differences = found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +92,17 @@ def choose_adapter(folder: Directory, choice: AdapterChoice, profile: Profile) -
     """Scan an adapter; nothing is changed. What lies beside its two files is not taken.
 
     Raises:
-        ArtifactRefusedError: it is no complete adapter for the profile's base model; where a shape is another
+        AdapterRefusedError: it is no complete adapter for the profile's base model; where a shape is another
             one, the line has both.
         DocumentError: its licence is not one of the profile's.
         FileRefusedError, PeftIoError: a file is no plain one of an allowed size, or cannot be read.
     """
     if recognise(folder.names(), what="adapter") is not Layout.HUGGING_FACE:
         raise LayoutRefusedError("adapter is not as Hugging Face's PEFT saves it; save it that way")
-    scanned = scan_files(folder, profile)
+    try:
+        scanned = scan_files(folder, profile)
+    except ArtifactRefusedError as error:
+        raise AdapterRefusedError(str(error), differences(folder, profile)) from error
     revision = choice.revision or f"sha256-{scanned.adapter_sha256[:_DIGITS]}"
     manifest = BundleManifest(
         files=scanned.files,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
-from ticket_agent.peft.errors import AbsentError
+from ticket_agent.peft.errors import AbsentError, PeftError
 from ticket_agent.peft.release.canonical import encode
 from ticket_agent.peft.release.document_error import DocumentError
+from ticket_agent.peft.release.gate import Asked, GateVerdict, HostFacts, NotYetError
+from ticket_agent.peft.release.gates import gates
 from ticket_agent.peft.release.layout import BEGUN_FILE, RECOVERY_PREFIX, Begun, OperationFiles
 from ticket_agent.peft.release.markers import Owner
-from ticket_agent.peft.release.phases import ReleaseState
 from ticket_agent.peft.release.release_record import Authority
-from ticket_agent.peft.release.release_story import read_begun, read_end
-from ticket_agent.peft.release.request import parse_request
+from ticket_agent.peft.release.release_story import read_begun
 from ticket_agent.peft.release.root_errors import RootOwnedError
 from ticket_agent.peft.release.rules import check_operation_id
 from ticket_agent.protocol.args import PeftReleaseArgs
@@ -30,19 +30,13 @@ if TYPE_CHECKING:
     from ticket_agent.protocol.spec import HostTicketSpec
 
 __all__ = [
-    "MAX_ATTEMPTS",
+    "RefusedGateError",
     "Ticket",
     "abandon",
     "begin",
     "begun_of",
-    "check_recovery",
-    "check_release",
+    "require_gates",
 ]
-
-MAX_ATTEMPTS: Final = 4
-"""Attempts to recover one release."""
-
-_RECOVERABLE: Final = frozenset({ReleaseState.ROLLBACK_FAILED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,91 +117,39 @@ class Ticket:
 # -- before -----------------------------------------------------------------------------------------------
 
 
-def check_release(host: ReleaseHost, ticket: Ticket, *, now_unix_ms: int) -> DeploymentState:
-    """Hold that a release may begin; return what is deployed.
+class RefusedGateError(PeftError):
+    """A gate refuses the release; it can never be performed as it was asked for."""
+
+    code = "release-refused"
+
+
+def require_gates(host: ReleaseHost, ticket: Ticket) -> DeploymentState:
+    """Hold that a release, or its recovery, may begin; return what is deployed.
 
     Raises:
-        RootOwnedError: another release is not finished.
-        PeftError: what hinders it.
+        RefusedGateError: it can never be performed as it was asked for.
+        NotYetError: it can begin later: another release is not finished, the host is not in order.
+        PeftError: the host cannot be looked at.
     """
-    root = host.root
-    begun = begun_of(root, ticket)
-    if begun is not None and begun.authority != ticket.authority:
-        raise DocumentError(
-            f"operation {ticket.operation_id} was begun by ticket {begun.authority.ticket_id}; a release"
-            " needs an operation id of its own",
-            rule="release-journal-identity",
-        )
-    root.control.require_unblocked()
-    owner = root.control.owner()
-    if owner is not None and owner != _owner(ticket):
-        raise RootOwnedError(f"release {owner.operation_id} is not finished; this one waits for it")
-    resolved = host.resolve(ticket, now_unix_ms=now_unix_ms)
-    accepted = root.control.accepted()
-    if accepted != resolved.request.baseline:
-        raise DocumentError(
-            f"generation {accepted.generation} is deployed, and the request starts from generation"
-            f" {resolved.request.baseline.generation}; prepare it again",
-            rule="baseline-generation",
-        )
-    host.require_ready(resolved)
-    with root.locked():
-        pass
-    return accepted
-
-
-def check_recovery(host: ReleaseHost, ticket: Ticket, *, now_unix_ms: int) -> DeploymentState:  # noqa: ARG001
-    """Hold that a release may be recovered; return what is deployed.
-
-    Raises:
-        PeftError: what hinders it.
-    """
-    root = host.root
-    request = parse_request(root.objects.load(ticket.request_sha256))
-    for name, found, told in (
-        ("operation_id", request.operation_id, ticket.operation_id),
-        ("model_id", request.model_id, ticket.model_id),
-    ):
-        if found != told:
-            raise DocumentError(f"the request is of {name} {found}, the ticket of {told}")
-    with _operation(root, ticket) as directory:
-        begun = read_begun(directory)
-        if begun is None or begun.request_sha256 != ticket.request_sha256:
-            raise DocumentError(f"no release {ticket.operation_id} of this request ever began")
-        if begun.authority.ticket_id == ticket.ticket_id:
-            raise DocumentError(
-                "a recovery needs a ticket of its own, with another id than the release's",
-                rule="fresh-recovery-authority-required",
-            )
-        ended = read_end(directory)
-        if ended is not None and ended.state not in _RECOVERABLE:
-            raise DocumentError(
-                f"release {ticket.operation_id} has ended as {ended.state}; there is nothing to recover",
-                rule="recovery-scope",
-            )
-        _check_attempts(directory, ticket)
-    host.require_launcher()
-    return root.control.accepted()
-
-
-def _check_attempts(directory: Directory, ticket: Ticket) -> None:
-    names = [name for name in directory.names() if name.startswith(RECOVERY_PREFIX)]
-    own = f"{RECOVERY_PREFIX}{ticket.ticket_id}"
-    if own not in names and len(names) >= MAX_ATTEMPTS:
-        raise DocumentError(
-            f"release {ticket.operation_id} had {MAX_ATTEMPTS} attempts to recover it; somebody has to"
-            " look at it by hand",
-            rule="recovery-attempts",
-        )
-    for name in names:
-        if name == own:
-            continue
-        with directory.open_dir(name) as attempt:
-            ended = read_end(attempt)
-        if ended is None:
-            raise RootOwnedError(f"the attempt under ticket {name.removeprefix(RECOVERY_PREFIX)} goes on")
-        if ended.state is ReleaseState.RECOVERED_FAILURE:
-            raise DocumentError(f"release {ticket.operation_id} was recovered already", rule="recovery-scope")
+    asked = Asked(
+        operation_id=ticket.operation_id,
+        model_id=ticket.model_id,
+        request_sha256=ticket.request_sha256,
+        recovery_only=ticket.recovery_only,
+        ticket_id=ticket.ticket_id,
+    )
+    waits: list[str] = []
+    facts = HostFacts(launcher=host.detection)
+    for gate in gates(host.config, asked, facts=facts, thorough=False, root=host.root):
+        line = f"{gate.code}: {gate.detail}" + (f"; {gate.remedy}" if gate.remedy else "")
+        if gate.verdict is GateVerdict.REFUSED:
+            raise RefusedGateError(line)
+        if gate.verdict is GateVerdict.WAITS:
+            waits.append(line)
+    if waits:
+        raise NotYetError(waits[0])
+    _ = host.journal
+    return host.root.control.accepted()
 
 
 # -- beginning --------------------------------------------------------------------------------------------

@@ -152,9 +152,9 @@ class BlueGreen:
             case Step.SWITCH_BACK:
                 return self._names(self.incumbent)
             case Step.DRAIN:
-                return self._drained(waited)
+                return self._drained(self.incumbent, waited)
             case Step.VERIFY_OLD:
-                return self._answers(self.incumbent)
+                return self._answers_again(waited)
             case Step.STOP_OLD | Step.KILL_OLD | Step.STOP_CANDIDATE | Step.KILL_CANDIDATE:
                 # That it was told to end is all that this step is; that it did is the next one.
                 return Outcome.DONE
@@ -185,10 +185,10 @@ class BlueGreen:
             return Outcome.UNKNOWN
         return _outcome(found == ServingPointer.of(instance))
 
-    def _drained(self, waited: float) -> Outcome | None:
+    def _drained(self, instance: Instance, waited: float) -> Outcome | None:
         now = self.clock()
         try:
-            busy = connections_to(self.incumbent.port) > 0
+            busy = connections_to(instance.port) > 0
         except OSError:
             busy = True
         if busy or self._busy_at is None:
@@ -197,12 +197,14 @@ class BlueGreen:
             return Outcome.DONE
         return None if waited < self.patience.drain_s else Outcome.FAILED
 
-    def _answers(self, instance: Instance) -> Outcome:
+    def _answers_again(self, waited: float) -> Outcome | None:
+        backend, old = self.incumbent_backend or self.backend, self.incumbent
         try:
-            check_ready(self.clients(instance), self.incumbent_backend or self.backend, instance)
+            check_ready(self.clients(old), backend, old)
         except ServingError:
             return Outcome.FAILED
-        return Outcome.DONE
+        # What comes next ends the candidate, to which some were sent just before the pointer moved back.
+        return Outcome.DONE if self._drained(self.candidate, waited) else None
 
     def _gone(self, instance: Instance, waited: float) -> Outcome | None:
         running = self.servers.running(instance)

@@ -16,14 +16,11 @@ from ticket_agent.peft.release.attestation import trusted_keys, verify_attestati
 from ticket_agent.peft.release.bundle import parse_bundle
 from ticket_agent.peft.release.bundle_file import build_bundle
 from ticket_agent.peft.release.claims import input_claim
-from ticket_agent.peft.release.consistency import evaluations_of
 from ticket_agent.peft.release.document_error import DocumentError
-from ticket_agent.peft.release.evaluation import parse_row_losses
 from ticket_agent.peft.release.evidence import NativeEvidence, reference
 from ticket_agent.peft.release.evidence_limits import (
     MAX_ATTESTATION_BYTES,
     MAX_BUNDLE_BYTES,
-    MAX_REPORT_BYTES,
 )
 from ticket_agent.peft.release.evidence_store import EvidenceStore
 from ticket_agent.peft.release.inputs import parse_input
@@ -34,6 +31,7 @@ from ticket_agent.peft.release.paired import pair
 from ticket_agent.peft.release.phases import TERMINAL, Phase
 from ticket_agent.peft.release.profile import parse_profile
 from ticket_agent.peft.release.request import MAX_REQUEST_BYTES, parse_request
+from ticket_agent.peft.release.row_reports import read_reports
 from ticket_agent.peft.release.statement import AttestedBy, Statement
 
 if TYPE_CHECKING:
@@ -49,11 +47,10 @@ if TYPE_CHECKING:
     from ticket_agent.peft.release.release_record import ReleaseRecord
     from ticket_agent.peft.release.request import ReleaseRequest
 
-__all__ = ["MAX_MESSAGE_BYTES", "Conclusion", "conclude", "read_reports", "result_message"]
+__all__ = ["MAX_MESSAGE_BYTES", "Conclusion", "conclude", "result_message"]
 
 MAX_MESSAGE_BYTES: Final = 192
 """Of a ticket's message."""
-_REPORTS: Final = ("baseline-rows.json", "candidate-rows.json")
 _LEAST_REASON: Final = 12
 """A reason that is cut to less says nothing."""
 
@@ -137,27 +134,6 @@ def result_message(record: ReleaseRecord, evidence_sha256: str | None) -> str:
         return told
     reason = "".join(char if char.isascii() and char.isprintable() else "?" for char in record.blocker)
     return f"{told} {reason if len(reason) <= room else reason[: room - 3] + '...'}"
-
-
-def read_reports(operation: Directory, record: ReleaseRecord) -> tuple[RowLosses, RowLosses] | None:
-    """The losses of the rows under baseline and candidate; None when the evaluation did not succeed.
-
-    Raises:
-        AbsentError: a report is not there any more.
-        DocumentError: it is no report, or not the one that was observed.
-        PeftError: it cannot be read.
-    """
-    found = evaluations_of(record)
-    if found is None:
-        return None
-    reports = []
-    with operation.open_dir(Phase.EVALUATE.value) as job, job.open_dir("out") as out:
-        for name, evaluation in zip(_REPORTS, found, strict=True):
-            report = parse_row_losses(out.read_file(name, max_bytes=MAX_REPORT_BYTES))
-            if report.sha256 != evaluation.native_report_sha256:
-                raise DocumentError(f"{out.path(name)} is not the report that the evaluation names")
-            reports.append(report)
-    return reports[0], reports[1]
 
 
 class _Gathered:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from ticket_agent.peft.errors import PeftError
-from ticket_agent.peft.names import shown
 from ticket_agent.peft.release.control_errors import AuthorityExpiredError
 from ticket_agent.peft.release.geometry import adapter_tensors
 from ticket_agent.peft.release.observing import PhaseFailedError
@@ -19,9 +17,6 @@ if TYPE_CHECKING:
     from ticket_agent.peft.release.serving import ServedModel
 
 __all__ = ["await_server", "expected_tensors", "load"]
-
-_LOG_LINES: Final = 6
-_LOG_CHARACTERS: Final = 160
 
 
 def load(job: ControlJob) -> dict[str, Any]:
@@ -84,16 +79,5 @@ def await_server(job: ControlJob, server: KnownServer) -> tuple[ServedModel, ...
         raise PhaseFailedError(
             f"{error}{'' if ended is None else f' (it {ended})'}",
             rule=error.code,
-            detail={"launch_id": server.launch_id, "log": _last_lines(server)},
+            detail={"launch_id": server.launch_id, "log": server.last_lines()},
         ) from error
-
-
-def _last_lines(server: KnownServer) -> list[str]:
-    """The end of its log, as far as it fits; never its token."""
-    try:
-        lines = server.log().lines()
-    except PeftError as error:
-        return [f"its log cannot be read: {error}"[:_LOG_CHARACTERS]]
-    told = [line.replace(server.instance.token, "(token)") for line in lines if line.strip()]
-    plain = [line.encode("ascii", "backslashreplace").decode("ascii") for line in told[-_LOG_LINES:]]
-    return [shown(line, _LOG_CHARACTERS).replace("…", "~") for line in plain]

@@ -125,13 +125,16 @@ def _end_candidate(job: ControlJob) -> bool:
 def _settled(port: int, *, settle_s: float, drain_s: float) -> None:
     """Wait until nobody was connected for ``settle_s``, at most ``drain_s``; both in seconds."""
     quiet_since = begun = time.monotonic()
-    while (now := time.monotonic()) - begun < drain_s and now - quiet_since < settle_s:
+    while (now := time.monotonic()) - begun < drain_s:
         try:
             busy = connections_to(port) > 0
         except OSError:
             busy = True
+        # Only what was looked at counts: this process may have been kept waiting in between.
         if busy:
             quiet_since = now
+        elif now - quiet_since >= settle_s:
+            return
         time.sleep(PAUSE_S)
 
 

@@ -15,6 +15,7 @@ from ticket_agent.journal.outcome import Committed, Rejected, Underway, Unknown
 from ticket_agent.peft.errors import PeftError
 from ticket_agent.peft.release.comparison import compare, recheck
 from ticket_agent.peft.release.conclude import result_message
+from ticket_agent.peft.release.document_error import DocumentError
 from ticket_agent.peft.release.evaluation import Evaluation
 from ticket_agent.peft.release.evidence_errors import ComparisonRefusedError
 from ticket_agent.peft.release.launching import Launching
@@ -40,7 +41,7 @@ from ticket_agent.peft.release.release_story import (
     read_story,
     write_end,
 )
-from ticket_agent.peft.release.root_errors import RootBlockedError, RootOwnedError
+from ticket_agent.peft.release.root_errors import ObjectCorruptError, RootBlockedError, RootOwnedError
 from ticket_agent.peft.release.running_phase import RunningPhase
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ POLL_S: Final = 0.25
 START_POLL_S: Final = 0.02
 """How often it is looked whether a supervisor has answered."""
 MAX_MOVES: Final = 8
+
+_DAMAGED: Final = (DocumentError, ObjectCorruptError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,9 @@ class ReleaseDriver:
                     if done.answer is not None:
                         return done.answer
                 return Underway(f"{self._what} goes on", poll_s=POLL_S)
+        except _DAMAGED as error:
+            # Nothing passes by itself here: somebody has to look, and the ticket's time may end it meanwhile.
+            return Unknown(f"{self._what} cannot go on: {error}")
         except (PeftError, StorageFullError) as error:
             return Underway(f"{self._what} waits: {error}", poll_s=POLL_S)
 
@@ -447,7 +453,7 @@ class ReleaseDriver:
                     )
                 )
             else:
-                # Once it is not ours any more, the next release may have claimed the root before we came.
+                # Once it is not ours any more, the next release may have claimed the root by now.
                 with suppress(RootBlockedError, RootOwnedError):
                     if record.recovery is not None:
                         control.unblock(owner)

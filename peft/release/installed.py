@@ -25,7 +25,7 @@ __all__ = ["AGENT", "Installed", "InterpreterError", "ask_interpreter", "differi
 AGENT: Final = "ticket-agent"
 """The distribution that must be installed there too: native phases are part of it."""
 
-_ANSWER_S: Final = 30.0
+_ANSWER_S: Final = 60.0
 _MAX_ANSWER: Final = 64 * 1024
 _ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 _QUESTION: Final = """

@@ -8,14 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ticket_agent.peft.errors import PeftError
+from ticket_agent.peft.errors import PeftError, PeftIoError
+from ticket_agent.peft.names import shown
 from ticket_agent.peft.release.launch_errors import PhaseStopError
 from ticket_agent.peft.release.loopback import LoopbackClient
 from ticket_agent.peft.release.phase_command import MARKER_VARIABLE
 from ticket_agent.peft.release.process import descendants, marked, send_signal
 from ticket_agent.peft.release.run_files import EndReason
 from ticket_agent.peft.release.running_phase import Finished, Lost, Running, RunningPhase
-from ticket_agent.peft.release.server_record import RUN_SUFFIX
+from ticket_agent.peft.release.server_record import ENDING_SUFFIX, RUN_SUFFIX
 
 if TYPE_CHECKING:
     from ticket_agent.peft.release.phase_log import PhaseLog
@@ -29,6 +30,8 @@ __all__ = ["KnownServer"]
 
 KILL_S: Final = 3.0
 """How long ending every process of a server may take, in seconds."""
+_LOG_LINES: Final = 6
+_LOG_CHARACTERS: Final = 160
 _WRAPPERS: Final = frozenset({"bwrap", "systemd-run"})
 """Programs that stand between a supervisor and its server; a signal would end them, and it, at once."""
 
@@ -50,6 +53,7 @@ class KnownServer:
         run_dir = servers / record.launch_id
         self.instance: Final[Instance] = record.instance(run_dir=str(run_dir), token=token)
         self.backend: Final[Backend] = record.backend
+        self._servers = servers
         self.phase: Final = RunningPhase(
             servers / f"{record.launch_id}{RUN_SUFFIX}", launch_id=self.launch_id
         )
@@ -74,6 +78,15 @@ class KnownServer:
             return None
         return isinstance(state, Running)
 
+    @property
+    def ending(self) -> bool:
+        """Somebody has asked it to end, or was about to; it may still run for a while."""
+        return (self._servers / f"{self.launch_id}{ENDING_SUFFIX}").exists()
+
+    def usable(self) -> bool:
+        """It runs, and nobody has asked it to end: whoever needs it later will find it."""
+        return self.running() is True and not self.ending
+
     def identity(self) -> str:
         """Name the very process that serves; ``gone`` when there is none."""
         try:
@@ -92,6 +105,16 @@ class KnownServer:
     def log(self) -> PhaseLog:
         """What was kept of its output. Raises PeftIoError."""
         return self.phase.log()
+
+    def last_lines(self) -> list[str]:
+        """The end of its log: a few lines of short plain ASCII, never its token."""
+        try:
+            lines = self.log().lines()
+        except PeftError as error:
+            lines = [f"its log cannot be read: {error}"]
+        told = [line.replace(self.instance.token, "(token)") for line in lines if line.strip()]
+        plain = [line.encode("ascii", "backslashreplace").decode("ascii") for line in told[-_LOG_LINES:]]
+        return [shown(line, _LOG_CHARACTERS).replace("…", "~") for line in plain]
 
     def ended(self) -> str | None:
         """How it ended, in a few words; None while it runs or where nobody knows."""
@@ -118,6 +141,7 @@ class KnownServer:
         state = self.phase.poll()
         if not isinstance(state, Running | Lost):
             return
+        self._note_ending()
         asked = state.record is not None and [
             identity for identity in _programs(state.record) if send_signal(identity, signal.SIGTERM)
         ]
@@ -131,7 +155,21 @@ class KnownServer:
             PhaseStopError: something may still run; call again.
             PeftError: what runs is not known.
         """
+        self._note_ending()
         self.phase.stop(timeout_s=KILL_S)
+
+    def _note_ending(self) -> None:
+        """Durable before the first signal: what still runs then is not taken for what goes on running."""
+        try:
+            directory = os.open(self._servers, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                os.close(os.open(f"{self.launch_id}{ENDING_SUFFIX}", flags, 0o600, dir_fd=directory))
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise PeftIoError(f"noting down that server {self.launch_id} ends", error) from error
 
 
 def _left(record: RunRecord) -> list[ProcessIdentity]:

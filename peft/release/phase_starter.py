@@ -274,24 +274,26 @@ class PhaseStarter:
         loaded = story.intent(Phase.LOAD)
         if phase is not Phase.ROLLBACK:
             return {"candidate": _text(loaded, "candidate"), "incumbent": _text(loaded, "incumbent")}
-        return self._rollback_servers(loaded)
+        return self._rollback_servers(story)
 
-    def _rollback_servers(self, loaded: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    def _rollback_servers(self, story: Story) -> dict[str, JsonValue]:
+        """A server of the baseline that goes on; where there is none, it is started anew."""
+        loaded, baseline = story.intent(Phase.LOAD), story.request.baseline
+        servers: dict[str, JsonValue] = {"candidate": _text(loaded, "candidate")}
+        usable = self._room.usable(
+            generation=baseline.generation, artifact_sha256=baseline.served_artifact_sha256
+        )
+        if usable is not None:
+            return servers | {"incumbent": usable.launch_id}
         named = _text(loaded, "incumbent")
-        incumbent = self._serving() if named is None else self._room.known(named)
-        if incumbent is None:
+        former = self._serving() if named is None else self._room.known(named)
+        if former is None:
             raise InstanceRefusedError(f"server {named} was never noted down; look who removed it")
-        servers: dict[str, JsonValue] = {
-            "candidate": _text(loaded, "candidate"),
-            "incumbent": incumbent.launch_id,
+        return servers | {
+            "incumbent": self._files.launch_id(INCUMBENT),
+            "again": former.launch_id,
+            "port": self._room.free_port(),
         }
-        if incumbent.running() is False:
-            servers |= {
-                "incumbent": self._files.launch_id(INCUMBENT),
-                "again": incumbent.launch_id,
-                "port": self._room.free_port(),
-            }
-        return servers
 
     def _serving(self) -> KnownServer:
         pointer = self._root.pointer.read()
@@ -318,7 +320,7 @@ class PhaseStarter:
         return partial(self._room.start, launch_id, instance, backend=backend, caps=caps)
 
     def _incumbent_again(self, intent: dict[str, JsonValue]) -> Callable[[], None] | None:
-        """Starts the incumbent again if its process is gone; else None."""
+        """Starts the incumbent again if no server of it goes on; else None."""
         former = _text(intent, "again")
         if former is None:
             return None
@@ -327,8 +329,7 @@ class PhaseStarter:
             raise InstanceRefusedError(f"server {former} was never noted down; look who removed it")
         launch_id = str(intent["incumbent"])
         instance = self._room.again(known, launch_id, port=_number(intent, "port"))
-        caps = self._profile.stack.caps
-        return partial(self._room.start, launch_id, instance, backend=known.backend, caps=caps)
+        return partial(self._room.start, launch_id, instance, backend=known.backend, caps=known.caps)
 
 
 def _in_job(operation: Directory, phase: Phase) -> Iterator[Directory]:

@@ -109,15 +109,11 @@ def prepare_release(
         KeyFileError, CryptographyMissingError: nobody can vouch for the inputs.
         PeftError: a file cannot be read, or the root cannot be changed.
     """
-    if (entry is Entry.IMPORT) != (adapter is not None):
-        raise DocumentError("an import takes an adapter, and a training takes none", rule="entry")
-    if resume is not None and entry is not Entry.TRAIN:
-        raise DocumentError("only a training can go on from a checkpoint", rule="checkpoint")
-    signer = read_private_key(selection.private_key) if key is None else key
+    _check_entry(entry, adapter, resume)
     with ExitStack() as opened:
         base_folder = opened.enter_context(open_folder(selection.base))
         base = choose_base(base_folder, selection.base, selection.stack.target_modules)
-        draft = Draft(selection, base, signer)
+        draft = Draft(selection, base, key or read_private_key(selection.private_key))
         imported, adapter_folder = None, None
         if adapter is not None:
             adapter_folder = opened.enter_context(open_adapter(adapter))
@@ -144,6 +140,13 @@ def prepare_release(
         store_checkpoint(root, resume, *checkpoint)
     _store(root, draft, request, imported)
     return _prepared(draft, request, base, imported, again=again)
+
+
+def _check_entry(entry: Entry, adapter: AdapterChoice | None, resume: str | None) -> None:
+    if (entry is Entry.IMPORT) != (adapter is not None):
+        raise DocumentError("an import takes an adapter, and a training takes none", rule="entry")
+    if resume is not None and entry is not Entry.TRAIN:
+        raise DocumentError("only a training can go on from a checkpoint", rule="checkpoint")
 
 
 def first_deployment(profile: Profile) -> DeploymentState:

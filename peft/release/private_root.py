@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
 from ticket_agent.peft.errors import FileRefusedError, RootRefusedError
-from ticket_agent.peft.locks import RootLock, locked
+from ticket_agent.peft.locks import RootLock, lock_holder, locked
 from ticket_agent.peft.names import is_partial, shown
 from ticket_agent.peft.release.cas import ObjectStore, StoreLimits
 from ticket_agent.peft.release.control_files import ControlFiles
@@ -137,6 +137,14 @@ class PrivateRoot:
         """
         with locked({RootLock.RELEASE: self._root}, wait_s=wait_s):
             yield
+
+    def lock_holder(self) -> tuple[int | None, str | None] | None:
+        """Who holds the lock, process id and command, as far as the kernel tells; None: nobody is known to.
+
+        The lock is not tried, so nobody is disturbed.
+        """
+        found = lock_holder(self._root, RootLock.RELEASE)
+        return None if found == (None, None) else found
 
     def sweep(self) -> int:
         """Remove what interrupted processes have left unfinished; return how many entries.

@@ -29,10 +29,10 @@ from ticket_agent.peft.release.beginning import (
     abandon,
     begin,
     begun_of,
-    check_recovery,
-    check_release,
+    require_gates,
 )
 from ticket_agent.peft.release.driver import POLL_S, ReleaseDriver
+from ticket_agent.peft.release.gate import NotYetError
 from ticket_agent.peft.release.layout import OperationFiles
 from ticket_agent.peft.release.phase_machine import Allowed
 from ticket_agent.peft.release.release_story import read_begun, read_end
@@ -57,7 +57,7 @@ RELEASE_LANE: Final = "peft-release"
 """One release at a time."""
 RECOVERY_LANE: Final = "peft-release/recovery"
 """A recovery must not wait for the ticket of the release that it recovers."""
-_WAITS: Final = (*PASSING, RootOwnedError)
+_WAITS: Final = (*PASSING, NotYetError, RootOwnedError)
 
 
 @dataclass(slots=True)
@@ -110,16 +110,15 @@ class ReleaseProvider:
 
         Raises:
             PlanRefusedError: the release can never be performed as it was asked for.
-            PlanWaitsError: it cannot begin now: another release is not finished, a lock is held, or the host
-                is not in order.
+            PlanWaitsError: it cannot begin now: another release is not finished, a lock is held, or
+                the host is not in order.
         """
         what = "peft.release"
         try:
             ticket = Ticket.of(request)
             what = f"peft.release {ticket.operation_id}"
             self._require_quiet(ticket)
-            check = check_recovery if ticket.recovery_only else check_release
-            accepted = check(self.host, ticket, now_unix_ms=self.clock())
+            accepted = require_gates(self.host, ticket)
         except _WAITS as error:
             raise PlanWaitsError(f"{what}: {error}") from error
         except (PeftError, ProtocolError) as error:
@@ -239,7 +238,8 @@ class ReleaseProvider:
         if self.begins:
             self.host.warm()
         for live in self._live.values():
-            self._stop_unproven(live)
+            if not live.ambiguous:
+                self._stop_unproven(live)
 
     def _stop_unproven(self, live: _Live) -> None:
         expired = self.clock() >= live.ticket.expires_unix_ms

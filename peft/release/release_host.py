@@ -8,23 +8,21 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from ticket_agent.journal.errors import FenceHeldError, JournalError, JournalPoisonedError
 from ticket_agent.peft.errors import PeftError
-from ticket_agent.peft.release.attestation import trusted_keys, verify_attestations
-from ticket_agent.peft.release.claims import input_claim, profile_claim
 from ticket_agent.peft.release.conclude import conclude
 from ticket_agent.peft.release.detect import detect
-from ticket_agent.peft.release.evidence_limits import MAX_ATTESTATION_BYTES, MAX_LABEL_BYTES
+from ticket_agent.peft.release.evidence_limits import MAX_LABEL_BYTES
 from ticket_agent.peft.release.keys import read_private_key
 from ticket_agent.peft.release.phase_journal import PhaseJournal
 from ticket_agent.peft.release.phase_starter import PhaseStarter
 from ticket_agent.peft.release.private_root import PrivateRoot
 from ticket_agent.peft.release.profile import parse_profile
 from ticket_agent.peft.release.resolve import resolve
+from ticket_agent.peft.release.resume_choice import published_checkpoint
 from ticket_agent.peft.release.root_errors import RootOwnedError
 from ticket_agent.peft.release.server_room import ServerRoom
 from ticket_agent.peft.release.statement import LauncherFacts
@@ -32,7 +30,6 @@ from ticket_agent.peft.release.statement import LauncherFacts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ticket_agent.peft.release.beginning import Ticket
     from ticket_agent.peft.release.conclude import Conclusion
     from ticket_agent.peft.release.detect import Detection
     from ticket_agent.peft.release.layout import Begun, OperationFiles
@@ -181,58 +178,6 @@ class ReleaseHost:
 
     # -- what a release needs -------------------------------------------------------------------------------
 
-    def resolve(self, ticket: Ticket, *, now_unix_ms: int) -> ResolvedRelease:  # noqa: ARG002
-        """Everything that a request names, held against one another, and who vouches for it.
-
-        Raises:
-            PeftError: what is not as it must be.
-        """
-        root = self.root
-        resolved = resolve(
-            root.objects,
-            ticket.request_sha256,
-            operation_id=ticket.operation_id,
-            model_id=ticket.model_id,
-            published=lambda operation: _published(root, operation),
-        )
-        profile, keys = resolved.profile, trusted_keys(resolved.profile)
-        for names, claim in (
-            (profile.attestations, profile_claim(profile)),
-            (resolved.input.attestations, input_claim(resolved.input, profile)),
-        ):
-            records = [root.objects.load(name, max_bytes=MAX_ATTESTATION_BYTES) for name in names]
-            verify_attestations(records, keys=keys, expected=claim)
-        return resolved
-
-    def require_launcher(self) -> None:
-        """Hold that phases can be confined here, or may run without. Raises as :attr:`detection`."""
-        _ = self.launcher_facts
-
-    def require_ready(self, resolved: ResolvedRelease) -> None:
-        """Hold that this host can perform a release now.
-
-        Raises:
-            RootOwnedError: something has to be done on the host first; the ticket waits.
-            NoLauncherError: nothing confines the phases, and running without is not allowed.
-            PeftError: the system failed.
-        """
-        self.require_launcher()
-        _ = self.journal
-        pointer = self.root.pointer.read()
-        server = None if pointer is None else self.room().serving(pointer)
-        if server is None or server.running() is False:
-            raise RootOwnedError(
-                "nothing is served here yet; start what is deployed with `ticket-agent release serve`"
-            )
-        bundles = [resolved.profile.base]
-        if resolved.input.adapter is not None:
-            bundles.append(resolved.input.adapter.bundle_sha256)
-        for sha256 in bundles:
-            if not Path(self.root.bundle_path(sha256)).is_dir():
-                raise RootOwnedError(
-                    f"bundle {sha256[:12]} is not there as a directory; prepare the release again"
-                )
-
     def starter(self, files: OperationFiles, request: ReleaseRequest, begun: Begun) -> PhaseStarter:
         """Prepares and starts the phases of an operation.
 
@@ -250,7 +195,7 @@ class ReleaseHost:
                         begun.request_sha256,
                         operation_id=request.operation_id,
                         model_id=request.model_id,
-                        published=lambda operation: _published(root, operation),
+                        published=partial(published_checkpoint, root),
                     )
                 )
             return kept[0]
@@ -280,17 +225,3 @@ def launcher_facts(detection: Detection) -> LauncherFacts:
     return LauncherFacts(
         name=detection.launcher.name, guarantees=tuple(told[True]), missing=tuple(told[False])
     )
-
-
-def _published(root: PrivateRoot, operation_id: str) -> str | None:
-    """The digest of the newest checkpoint that an operation has published, or None."""
-    from ticket_agent.peft.release.canonical import MAX_JSON_BYTES, digest  # noqa: PLC0415 - only for a resume
-
-    with (
-        suppress(PeftError),
-        root.operation(operation_id) as operation,
-        operation.open_dir("train") as train,
-        train.open_dir("out") as out,
-    ):
-        return digest(out.read_file("checkpoint.json", max_bytes=MAX_JSON_BYTES))
-    return None

@@ -23,6 +23,7 @@ from ticket_agent.peft.release.layout import (
     OperationFiles,
 )
 from ticket_agent.peft.release.observation import parse_observation
+from ticket_agent.peft.release.paired import pair
 from ticket_agent.peft.release.phases import Phase, forward_phases
 from ticket_agent.peft.release.profile import parse_profile
 from ticket_agent.peft.release.release_record import ReleaseRecord
@@ -34,7 +35,8 @@ from ticket_agent.peft.release.release_view import (
     Standing,
 )
 from ticket_agent.peft.release.request import MAX_REQUEST_BYTES, ReleaseRequest, parse_request
-from ticket_agent.peft.release.rules import check_operation_id
+from ticket_agent.peft.release.row_reports import read_rows
+from ticket_agent.peft.release.rules import check_operation_id, is_operation_id
 from ticket_agent.peft.release.run_files import EndReason
 from ticket_agent.peft.release.running_phase import Finished, Lost, NotStarted, Running, RunningPhase
 from ticket_agent.peft.release.serving_pointer import PointerFile
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.peft.directory import Directory
     from ticket_agent.peft.release.observation import PhaseObservation
+    from ticket_agent.peft.release.paired import PairedLosses
     from ticket_agent.peft.release.profile import Profile
     from ticket_agent.peft.release.running_phase import PhaseState
     from ticket_agent.peft.release.training_progress import TrainingLosses
@@ -101,8 +104,9 @@ class ReleaseReader:
         )
 
     def operations(self) -> list[str]:
-        """Ids of all operations that have a directory, sorted."""
-        return [name for name in self._operations.names() if self._operations.kind(name) is Kind.DIR]
+        """Ids of all operations that have a directory, sorted; whatever else is there is passed over."""
+        names = self._operations.names()
+        return [name for name in names if is_operation_id(name) and self._operations.kind(name) is Kind.DIR]
 
     def release(self, operation_id: str, *, log_lines: int = LOG_LINES) -> ReleaseView:
         """One release; one that has no directory has not begun.
@@ -125,6 +129,14 @@ class ReleaseReader:
             PeftError: it is not there, or is none.
         """
         return parse_request(self._objects.load(sha256, max_bytes=MAX_REQUEST_BYTES))
+
+    def losses(self, operation_id: str) -> PairedLosses | None:
+        """The losses of the held-out rows under both models; None where there are none to be read."""
+        try:
+            with self._operations.open_dir(check_operation_id(operation_id)) as directory:
+                return pair(*read_rows(directory))
+        except PeftError:
+            return None
 
     def _view(self, operation_id: str, directory: Directory | None, log_lines: int) -> ReleaseView:
         problems, deployment = _Problems(), self.deployment()
@@ -233,7 +245,7 @@ def _told(phase: Phase, state: PhaseState, observation: PhaseObservation | None)
     elif isinstance(state, NotStarted):
         standing = Standing.NOT_STARTED
     elif isinstance(state, Finished) and state.record.reason is EndReason.NOT_STARTED:
-        standing, problem = Standing.LOST, f"it could not be started: {state.record.error}"
+        standing, problem = Standing.FAILED, f"it could not be started: {state.record.error}"
     else:
         standing = Standing.LOST
     return PhaseView(

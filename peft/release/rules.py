@@ -28,6 +28,7 @@ __all__ = [
     "field_names",
     "flag",
     "integer",
+    "is_operation_id",
     "number",
     "pairs",
     "refuse",
@@ -51,13 +52,18 @@ def check_operation_id(value: object, member: str = "operation_id") -> str:
 
     It becomes part of directories, unit names and tickets; only the intersection of their rules is accepted.
     """
-    if not isinstance(value, str) or _OPERATION_ID.fullmatch(value) is None:
+    if not isinstance(value, str) or not is_operation_id(value):
         refuse(
             member,
             f"1..={MAX_OPERATION_ID} ASCII letters, digits, _ or - without a leading -",
             code="release-operation-id",
         )
     return value
+
+
+def is_operation_id(value: str) -> bool:
+    """Whether :func:`check_operation_id` accepts it."""
+    return _OPERATION_ID.fullmatch(value) is not None
 
 
 def digest_text(value: object, member: str, *, code: str = "release-artifact-identity") -> str:

@@ -18,10 +18,11 @@ from ticket_agent.protocol.tokens import U64_MAX
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RECORD_SUFFIX", "RUN_SUFFIX", "ServerRecord", "check_launch_id"]
+__all__ = ["ENDING_SUFFIX", "RECORD_SUFFIX", "RUN_SUFFIX", "ServerRecord", "check_launch_id"]
 
 RECORD_SUFFIX: Final = ".json"
 RUN_SUFFIX: Final = ".run"
+ENDING_SUFFIX: Final = ".ending"
 MAX_RECORD_BYTES: Final = 16 * 1024
 
 _SCHEMA: Final = "ticket-agent-server/v1"
@@ -36,10 +37,12 @@ def check_launch_id(launch_id: str) -> str:
     Raises:
         InstanceRefusedError: it is another one, or its files would have the names of another one's.
     """
-    if _LAUNCH_ID.fullmatch(launch_id) is None or launch_id.endswith((RECORD_SUFFIX, RUN_SUFFIX)):
+    if _LAUNCH_ID.fullmatch(launch_id) is None or launch_id.endswith(
+        (RECORD_SUFFIX, RUN_SUFFIX, ENDING_SUFFIX)
+    ):
         raise InstanceRefusedError(
             f"launch id {shown(launch_id)} of a server must be 1 to 120 of A-Za-z0-9_.- and not end in"
-            f" {RECORD_SUFFIX} or {RUN_SUFFIX}"
+            f" {RECORD_SUFFIX}, {RUN_SUFFIX} or {ENDING_SUFFIX}"
         )
     return launch_id
 

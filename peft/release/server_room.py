@@ -5,6 +5,7 @@
   <launch id>.json     what is started, and how; on disk before anything else
   <launch id>/         the server's own directory, with its token
   <launch id>.run/     the run directory of its process
+  <launch id>.ending   somebody has asked it to end; there before the first signal
 ```
 
 A server is confined like a phase, but shares the host's network, because somebody has to reach it, and has
@@ -26,6 +27,7 @@ from ticket_agent.peft.release.layout import SERVERS
 from ticket_agent.peft.release.loopback import check_token
 from ticket_agent.peft.release.phase_command import PhaseCommand, PhaseLimits, beyond_fixed
 from ticket_agent.peft.release.server_record import (
+    ENDING_SUFFIX,
     MAX_RECORD_BYTES,
     RECORD_SUFFIX,
     RUN_SUFFIX,
@@ -95,7 +97,7 @@ class ServerRoom:
         self._path: Final = root / SERVERS
         self._bundles: Final = root / "bundles"
         self._launcher = launcher
-        self._config = config
+        self.config: Final = config
         self._now_unix_ms = now_unix_ms
 
     # -- what could be started ------------------------------------------------------------------------------
@@ -106,7 +108,7 @@ class ServerRoom:
         Raises:
             InstanceRefusedError: there is none.
         """
-        python = str(Interpreter.of(self._config.python).program)
+        python = str(Interpreter.of(self.config.python).program)
         return backend_for(profile.stack.serving, dict(profile.versions), python=python)
 
     def instance(
@@ -136,7 +138,7 @@ class ServerRoom:
             rank=None if bundle_sha256 == profile.base else profile.settings.rank,
             run_dir=self._run_dir(launch_id),
             port=port,
-            token=read_token(self._config.token_file),
+            token=read_token(self.config.token_file),
             device=profile.stack.device,
         )
 
@@ -146,7 +148,7 @@ class ServerRoom:
         Raises:
             PeftError: as :meth:`instance`.
         """
-        token = read_token(self._config.token_file)
+        token = read_token(self.config.token_file)
         return replace(server.instance, run_dir=self._run_dir(launch_id), port=port, token=token)
 
     def free_port(self, *, besides: Iterable[int] = ()) -> int:
@@ -157,10 +159,10 @@ class ServerRoom:
         """
         taken = {server.instance.port for server in self.all() if server.running() is not False}
         taken |= set(besides)
-        for port in self._config.ports:
+        for port in self.config.ports:
             if port not in taken and not somebody_listens(port):
                 return port
-        ports = ", ".join(str(port) for port in self._config.ports)
+        ports = ", ".join(str(port) for port in self.config.ports)
         raise InstanceRefusedError(f"none of the configured ports {ports} is free; stop what listens there")
 
     # -- starting -------------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ class ServerRoom:
                 data = directory.read_file(name, max_bytes=MAX_RECORD_BYTES)
         except AbsentError:
             return None
-        return self._server(data, name, read_token(self._config.token_file))
+        return self._server(data, name, read_token(self.config.token_file))
 
     def all(self) -> tuple[KnownServer, ...]:
         """Every server that was noted down, the newest one first. Raises as :meth:`known`."""
@@ -237,7 +239,7 @@ class ServerRoom:
                 ]
         except AbsentError:
             return ()
-        token = read_token(self._config.token_file) if found else ""
+        token = read_token(self.config.token_file) if found else ""
         servers = [self._server(data, name, token) for data, name in found]
         return tuple(
             sorted(servers, key=lambda item: (item.record.began_unix_ms, item.launch_id), reverse=True)
@@ -253,6 +255,18 @@ class ServerRoom:
         alive = [server for server in found if server.running()]
         return next(iter(alive or found), None)
 
+    def usable(self, *, generation: int, artifact_sha256: str) -> KnownServer | None:
+        """The newest server of an artifact that runs and was not asked to end; None where there is none."""
+        wanted = (generation, artifact_sha256)
+        return next(
+            (
+                server
+                for server in self.all()
+                if (server.instance.generation, server.instance.artifact_sha256) == wanted and server.usable()
+            ),
+            None,
+        )
+
     def remove(self, server: KnownServer) -> None:
         """Remove the files of a server that has ended; its record goes last.
 
@@ -267,8 +281,9 @@ class ServerRoom:
                 if directory.kind(name) is not None:
                     directory.remove_tree(name)
             directory.sync()
-            if directory.kind(f"{server.launch_id}{RECORD_SUFFIX}") is not None:
-                directory.unlink(f"{server.launch_id}{RECORD_SUFFIX}")
+            for suffix in (ENDING_SUFFIX, RECORD_SUFFIX):
+                if directory.kind(f"{server.launch_id}{suffix}") is not None:
+                    directory.unlink(f"{server.launch_id}{suffix}")
             directory.sync()
 
     def gone(self, server: KnownServer) -> bool:

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +29,7 @@ from ticket_agent.peft.release.skeleton_text import BaseTerms, config_text, sele
 from ticket_agent.protocol.json_strict import parse_object
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from ticket_agent.peft.release.installed import Installed
@@ -87,7 +88,7 @@ def make_skeleton(
     base: Path | None = None,
     unconfined: bool = False,
 ) -> Skeleton:
-    """Make the directory, which must be empty or absent; it is complete when it has ``release.toml``.
+    """Make the directory, which must be empty or absent, and is empty after an error.
 
     Args:
         folder: absolute path of the directory.
@@ -102,13 +103,16 @@ def make_skeleton(
         FileRefusedError: the directory has something in it.
         DocumentError, ArtifactRefusedError, ModelMismatchError: the base model cannot be released with.
         CryptographyMissingError: keys cannot be made.
-        PeftIoError: the system failed. What was made stays, to be looked at.
+        PeftIoError: the system failed.
     """
     keys = {name: new_key_pair() for name in ("signing", "source")}
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise FileRefusedError(f"{folder} is not empty; name a new directory")
+    except OSError as error:
+        raise PeftIoError(f"making {folder}", error) from error
+    with _emptied_on_error(folder):
         (folder / "base").mkdir()
         changed, terms = _make_base(folder / "base", base)
         for name, (private, public) in keys.items():
@@ -121,9 +125,23 @@ def make_skeleton(
         _write(folder / SELECTION_FILE, selection_text(terms, installed, versions).encode())
         PrivateRoot.open(folder / "root", create=True).close()
         _write(folder / CONFIG_FILE, config_text(folder, python, ports, unconfined=unconfined).encode())
-    except OSError as error:
-        raise PeftIoError(f"making {folder}", error) from error
     return Skeleton(folder=folder, changed=changed)
+
+
+@contextmanager
+def _emptied_on_error(folder: Path) -> Iterator[None]:
+    """Leave nothing half made in a directory that was empty before."""
+    try:
+        yield
+    except BaseException as error:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        if isinstance(error, OSError):
+            raise PeftIoError(f"making {folder}", error) from error
+        raise
 
 
 def skeleton_rows(count: int, start: int) -> list[str]:

@@ -325,7 +325,8 @@ def test_doctor_finds_nothing_wrong(operator: Operator, hive: tuple[ReferenceHiv
     verdicts = {entry["name"]: entry["verdict"] for entry in told.objects}
     assert verdicts.pop("gpus") in {"ok", "warn"}
     assert verdicts == dict.fromkeys(
-        ["state directory", "disk", "fence", "journal", "clock", "peft", "hive", "lifecycle"], "ok"
+        ["state directory", "disk", "fence", "journal", "clock", "peft", "releases", "hive", "lifecycle"],
+        "ok",
     )
     table = operator.run("doctor", *operator.at(hive[1])).out
     assert table.splitlines()[0].split() == ["CHECK", "VERDICT", "DETAIL"]

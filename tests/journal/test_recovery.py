@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from journal_support import BOOT_ID, KEY, PLAN, REQUEST, RESULT, STAGED, VERSION
 
-from ticket_agent.journal.outcome import Committed, Outcome, Pending, Rejected, Unknown
+from ticket_agent.journal.outcome import Committed, Outcome, Pending, Rejected, Underway, Unknown
 from ticket_agent.journal.record import HistoryEntry, Record
 from ticket_agent.journal.recovery import (
     Admission,
@@ -133,6 +133,11 @@ def test_an_observation_settles_by_knowledge_first_and_by_rule_last(outcome: Out
         return
     assert result.reconciled
     assert 1 <= len(result.message.encode()) <= 192
+
+
+@given(st.text(), all_facts)
+def test_what_is_under_way_is_ended_by_its_provider_alone(detail: str, known: Facts) -> None:
+    assert settle_observation(Underway(detail, poll_s=0.25), known) is None
 
 
 def test_an_outcome_that_was_told_is_not_reconciled() -> None:

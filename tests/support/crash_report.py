@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["BOUNDARIES", "CAUGHT", "STATES", "SWEEPS", "Sweep", "summary_lines"]
+__all__ = ["BOUNDARIES", "CAUGHT", "NOTES", "STATES", "SWEEPS", "Sweep", "summary_lines"]
 
 BOUNDARIES = "boundaries"
 STATES = "crash states"
@@ -50,6 +50,8 @@ class Sweep:
 SWEEPS: list[Sweep] = []
 CAUGHT: dict[str, str] = {}
 """Check that caught each mutant, by the mutant's name."""
+NOTES: list[str] = []
+"""What else is worth a line."""
 
 
 def summary_lines() -> list[str]:
@@ -59,6 +61,7 @@ def summary_lines() -> list[str]:
         width = max(len(name) for name in CAUGHT)
         lines += [f"{name:<{width}}  caught by  {check}" for name, check in CAUGHT.items()]
         lines.append(f"{len(CAUGHT)} mutants caught")
+    lines += NOTES
     lines += [_total(unit) for unit in (STATES, BOUNDARIES) if any(sweep.unit == unit for sweep in SWEEPS)]
     return lines
 

@@ -167,8 +167,9 @@ def prepare(
     checkpoint: Path | None = None,
     operation: str = "release-one",
     named: bool = True,
+    by_reference: bool = False,
 ) -> Prepared:
-    """Prepare a job; what is given as a directory is copied into it.
+    """Prepare a job; what is given as a directory is copied into it, or named as standing elsewhere.
 
     Args:
         path: the job directory, to be made.
@@ -179,6 +180,7 @@ def prepare(
         checkpoint: an ``out`` directory whose newest checkpoint is gone on from.
         operation: the release.
         named: the candidate's identity is known.
+        by_reference: nothing is copied.
     """
     inputs = path / "in"
     (path / "out").mkdir(parents=True)
@@ -191,11 +193,20 @@ def prepare(
         evaluation_policy=world.profile.evaluation_policy,
         baseline=world.bare if incumbent is None else world.serving(incumbent),
     )
+    places: dict[str, Path] = {"base": world.base}
+    if adapter is not None:
+        places["adapter"] = adapter
+    if incumbent is not None:
+        places["incumbent"] = incumbent
+    if checkpoint is not None:
+        newest = (checkpoint / "checkpoint.json").read_bytes()
+        places["checkpoint"] = checkpoint / "checkpoints" / digest(newest)
     facts = JobFacts(
         operation_id=operation,
         request_sha256=digest(encode_request(asked)),
         native_identity=f"test:{operation}",
         candidate_sha256=identity(adapter) if adapter is not None and named else None,
+        places={name: str(place) for name, place in places.items()} if by_reference else {},
     )
     documents = {
         "job.json": facts.encode(),
@@ -208,14 +219,11 @@ def prepare(
     }
     if adapter is not None:
         documents["adapter.json"] = encode_bundle(bundle(adapter, "elsewhere/adapter", "1"))
-        shutil.copytree(adapter, inputs / "adapter")
-    if incumbent is not None:
-        shutil.copytree(incumbent, inputs / "incumbent")
     if checkpoint is not None:
-        newest = (checkpoint / "checkpoint.json").read_bytes()
-        documents["checkpoint.json"] = newest
-        shutil.copytree(checkpoint / "checkpoints" / digest(newest), inputs / "checkpoint")
-    shutil.copytree(world.base, inputs / "base")
+        documents["checkpoint.json"] = (checkpoint / "checkpoint.json").read_bytes()
+    if not by_reference:
+        for name, place in places.items():
+            shutil.copytree(place, inputs / name)
     for name, data in documents.items():
         write(inputs / name, data)
     return Prepared(path=path, request=asked)

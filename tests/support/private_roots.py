@@ -34,12 +34,12 @@ def store_bundle(root: PrivateRoot, contents: dict[str, bytes]) -> str:
     return root.objects.store(encode_bundle(manifest))
 
 
-def deaths(action: Callable[[], object]) -> Iterator[int]:
-    """Run ``action`` in a child that dies just before its n-th system call, for n from 1 on.
+def deaths(action: Callable[[], object], *, step: int = 1) -> Iterator[int]:
+    """Run ``action`` in a child that dies just before its n-th system call, for n = 1, 1 + step and so on.
 
     Yields after each death; ends when the action ran through.
     """
-    for at in range(1, _MAX_CALLS):
+    for at in range(1, _MAX_CALLS, step):
         pid = os.fork()
         if pid == 0:
             os._exit(_run(action, at))

@@ -220,8 +220,9 @@ class ReleaseHost:
     def phase(self, scene: Scene, phase: Phase, *, succeeded: bool = True) -> None:
         """A phase that ended with an observation."""
         files = self.files(scene)
-        self.started(files, phase, ended=True, at=scene.time_of(phase) - 900)
-        put(files.observation(phase), scene.observation(phase, succeeded=succeeded).encode())
+        with self._supervised(files, phase):
+            put(files.observation(phase), scene.observation(phase, succeeded=succeeded).encode())
+            self.started(files, phase, ended=True, at=scene.time_of(phase) - 900)
         if phase is Phase.EVALUATE and succeeded:
             for name, report in zip(("baseline", "candidate"), scene.reports, strict=True):
                 put(files.job(phase) / "out" / f"{name}-rows.json", report.encode())
@@ -279,8 +280,14 @@ class ReleaseHost:
     @contextmanager
     def running(self, files: OperationFiles, phase: Phase, **more: Any) -> Iterator[None]:
         """A phase that runs as long as the body."""
-        self.started(files, phase, **more)
-        fd = os.open(files.run(phase) / "lock", os.O_RDWR)
+        with self._supervised(files, phase):
+            self.started(files, phase, **more)
+            yield
+
+    @contextmanager
+    def _supervised(self, files: OperationFiles, phase: Phase) -> Iterator[None]:
+        make(files.run(phase))
+        fd = os.open(files.run(phase) / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield

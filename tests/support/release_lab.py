@@ -64,13 +64,21 @@ class Lab:
 
     @classmethod
     def make(
-        cls, folder: Path, *, ports: tuple[int, ...] = PORTS, python: Path | None = None, **config: Any
+        cls,
+        folder: Path,
+        *,
+        ports: tuple[int, ...] = PORTS,
+        python: Path | None = None,
+        unconfined: bool = False,
+        **config: Any,
     ) -> Lab:
         """Make it; ``config`` changes the host's configuration."""
         interpreter = python or Path(sys.executable)
         has = installed()
         versions = has.require(required_packages(TRANSFORMERS_SERVE), interpreter)
-        made = make_skeleton(folder, python=interpreter, installed=has, versions=versions, ports=ports)
+        made = make_skeleton(
+            folder, python=interpreter, installed=has, versions=versions, ports=ports, unconfined=unconfined
+        )
         return cls(
             folder=folder,
             config=replace(load_release_config(made.config), **config),

@@ -138,7 +138,7 @@ class Handler(BaseHTTPRequestHandler):
             if logprobs is not None and body.get("logprobs"):
                 chunk["choices"][0]["logprobs"] = {"content": [{"token": piece, "logprob": logprobs}]}
             self._event(chunk)
-            time.sleep(spec.get("token_s", 0.0))
+            time.sleep(0.1 if fault == "slow" else spec.get("token_s", 0.0))
         if fault == "fails-half-way":
             self._event({"error": "CUDA error: device-side assert triggered"})
         if fault == "endless":

@@ -12,12 +12,13 @@ import importlib
 import json
 import shutil
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import tiny_base
 from release_support import CANARY
+
+from ticket_agent.peft.release.native.effect import continuations
 
 RANK = 4
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -74,21 +75,14 @@ def _model(base: Path) -> Any:
 
 
 def _answers(base: Path, adapter: Path | None) -> list[list[str]]:
-    """The text that each token of a greedy answer adds, for each prompt of the canary."""
+    """What an evaluation notes down: the text that each token of a greedy answer adds, for each prompt."""
     transformers, peft = importlib.import_module("transformers"), importlib.import_module("peft")
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     model = _model(base)
     if adapter is not None:
         model = peft.PeftModel.from_pretrained(model, str(adapter))
-    model.eval()
-    told = []
-    for prompt in CANARY.prompts:
-        ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
-        out = model.generate(**ids, do_sample=False, max_new_tokens=CANARY.max_tokens)
-        new = out[0, ids["input_ids"].shape[1] :]
-        texts = [tokenizer.decode(new[:end], skip_special_tokens=True) for end in range(len(new) + 1)]
-        told.append([after.removeprefix(before) for before, after in pairwise(texts)])
-    return told
+    told = continuations(model.eval(), tokenizer, CANARY.prompts, CANARY.max_tokens)
+    return [list(answer.pieces) for answer in told]
 
 
 if __name__ == "__main__":

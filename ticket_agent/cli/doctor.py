@@ -7,12 +7,12 @@ import os
 import stat
 import sys
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ticket_agent.cli.assembly import console, exit_of_hive, now_ms
+from ticket_agent.cli.doctor_check import Check
 from ticket_agent.cli.options import agent_options, config_from
 from ticket_agent.cli.output import age, emit_json, plain, styled, table
 from ticket_agent.cli.status import daemon_status
@@ -33,22 +33,12 @@ EARLIEST_CLOCK_S = 1_704_067_200
 """2024-01-01: a clock before it was never set."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One finding."""
-
-    name: str
-    verdict: Literal["ok", "warn", "fail"]
-    detail: str
-    code: Exit = Exit.OK
-
-
 @click.command()
 @agent_options
 @click.option("--offline", is_flag=True, help="Do not ask the hive.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per check (NDJSON).")
 def doctor(*, offline: bool, as_json: bool, **options: Any) -> None:
-    """Check configuration, state directory, fence, journal, clock, GPUs, PEFT and hive. Changes nothing."""
+    """Check configuration, state directory, fence, journal, clock, GPUs, PEFT, releases and hive."""
     config = config_from(options)
     checks = list(_checks(config, offline=offline))
     colours = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -66,7 +56,14 @@ def doctor(*, offline: bool, as_json: bool, **options: Any) -> None:
 
 
 def _checks(config: AgentConfig, *, offline: bool) -> Iterator[Check]:
-    local: list[Callable[[AgentConfig], Iterator[Check]]] = [_directory, _journal, _clock, _gpus, _peft]
+    local: list[Callable[[AgentConfig], Iterator[Check]]] = [
+        _directory,
+        _journal,
+        _clock,
+        _gpus,
+        _peft,
+        _releases,
+    ]
     for check in local:
         yield from check(config)
     if not offline:
@@ -199,6 +196,12 @@ def _registry(root: Directory, path: Path) -> Check:
         text = f"{path}: its two files disagree ({control}); activate a model, and they agree again"
         return Check("registry root", "warn", text)
     return Check("registry root", "ok", f"{path}, active {control.pointer or 'none'}")
+
+
+def _releases(config: AgentConfig) -> Iterator[Check]:
+    from ticket_agent.cli.doctor_release import release_checks  # noqa: PLC0415 - start-up time
+
+    yield from release_checks(getattr(config.peft, "release_config", None))
 
 
 def _hive(config: AgentConfig) -> Iterator[Check]:

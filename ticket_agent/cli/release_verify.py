@@ -14,12 +14,12 @@ from ticket_agent.exits import Exit
 if TYPE_CHECKING:
     from ticket_agent.peft.release.bundle_verify import BundleVerification, Verdict
 
-__all__ = ["verify_release"]
+__all__ = ["verify"]
 
 _WORDS = {True: ("PASS", "green"), False: ("FAIL", "red"), None: ("SKIP", "yellow")}
 
 
-@click.command(name="verify")
+@click.command()
 @click.argument("bundle", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--public-key",
@@ -28,7 +28,7 @@ _WORDS = {True: ("PASS", "green"), False: ("FAIL", "red"), None: ("SKIP", "yello
     help="Ed25519 key of who signed: PEM, or 32 raw bytes.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per check, then the release (NDJSON).")
-def verify_release(*, bundle: Path, public_key: Path, as_json: bool) -> None:
+def verify(*, bundle: Path, public_key: Path, as_json: bool) -> None:
     """Check a release's bundle, offline and on any machine.
 
     Each check is PASS or FAIL with the reason, or SKIP when an earlier one left nothing to look at.

@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
         "status": ("ticket_agent.cli.status", "Show what is open, uncertain, quarantined or held."),
         "journal": ("ticket_agent.cli.journal", "Read and verify a journal, offline and without root."),
         "peft": ("ticket_agent.cli.peft", "Read, verify and clean a registry of adapters."),
-        "release": ("ticket_agent.cli.release", "Verify what is said about a release of an adapter."),
+        "release": ("ticket_agent.cli.release", "Prepare, submit, follow and verify releases."),
         "submit": ("ticket_agent.cli.submit", "Compose a raw version-2 request and append it."),
         "doctor": ("ticket_agent.cli.doctor", "Check directory, fence, journal, clock, hive and GPUs."),
         "inventory": ("ticket_agent.cli.inventory", "List this host's GPUs by UUID and PCI bus id."),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ticket_agent.config import AgentConfig
     from ticket_agent.protocol.namespace import Namespace
 
-__all__ = ["submit"]
+__all__ = ["append", "generations", "submit"]
 
 
 _ADVICE = {
@@ -68,7 +68,7 @@ def submit(*, dry_run: bool, as_json: bool, **options: Any) -> None:
         if dry_run:
             click.echo(text)
             return
-        _append(namespace, config, text, spec.id, as_json=as_json)
+        append(namespace, config, text, spec.id, as_json=as_json)
     except ProtocolError as error:
         fail(f"this is no valid request: {error}", Exit.USAGE)
     except HiveError as error:
@@ -89,7 +89,7 @@ def _document(options: dict[str, Any], namespace: Namespace, config: AgentConfig
         )
     supervisor, cap = options["supervisor_generation"], options["cap_generation"]
     if supervisor is None or cap is None:
-        found = _generations(namespace, options["worker_id"], config)
+        found = generations(namespace, options["worker_id"], config)
         supervisor, cap = supervisor or found[0], cap or found[1]
     ticket_id = options["ticket_id"] or f"t-{secrets.token_hex(6)}"
     document: dict[str, Any] = {
@@ -127,7 +127,7 @@ def _arguments(pairs: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def _generations(namespace: Namespace, worker_id: str, config: AgentConfig) -> tuple[int, int]:
+def generations(namespace: Namespace, worker_id: str, config: AgentConfig) -> tuple[int, int]:
     """The generations that root would compare with, from the Worker's newest state record."""
     from ticket_agent.protocol.namespace import HiveRefusedError  # noqa: PLC0415 - start-up time
     from ticket_agent.protocol.shard import telemetry_path  # noqa: PLC0415 - start-up time
@@ -147,7 +147,25 @@ def _generations(namespace: Namespace, worker_id: str, config: AgentConfig) -> t
     return state.supervisor_generation, state.cap_generation
 
 
-def _append(namespace: Namespace, config: AgentConfig, text: str, ticket_id: str, *, as_json: bool) -> None:
+def append(
+    namespace: Namespace,
+    config: AgentConfig,
+    text: str,
+    ticket_id: str,
+    *,
+    as_json: bool,
+    look: str = "submitting it again with the same --id and --key is safe",
+) -> None:
+    """Append a request once; a lost answer is looked up in the request log, and no second try follows it.
+
+    Args:
+        namespace: the hive.
+        config: where its paths are.
+        text: the request line.
+        ticket_id: its id, for people.
+        as_json: tell it to programs.
+        look: what to do when nobody can tell whether it was admitted.
+    """
     from ticket_agent.protocol.namespace import Acked, Refused, Unknown  # noqa: PLC0415 - start-up time
     from ticket_agent.protocol.paths import TicketPaths  # noqa: PLC0415 - start-up time
 
@@ -162,7 +180,7 @@ def _append(namespace: Namespace, config: AgentConfig, text: str, ticket_id: str
             )
         case Unknown(why):
             if text not in namespace.read(paths.spec):
-                _unknown(ticket_id, why)
+                _unknown(ticket_id, why, look)
             _tell_admitted(ticket_id, text, as_json=as_json, note=" (read back; the answer itself was lost)")
 
 
@@ -173,9 +191,8 @@ def _tell_admitted(ticket_id: str, text: str, *, as_json: bool, note: str = "") 
         click.echo(f"admitted: {ticket_id}{note}")
 
 
-def _unknown(ticket_id: str, why: str) -> NoReturn:
+def _unknown(ticket_id: str, why: str, look: str) -> NoReturn:
     fail(
-        f"the answer was lost and the request log does not show {ticket_id} ({why}); "
-        "submitting it again with the same --id and --key is safe",
+        f"the answer was lost and the request log does not show {ticket_id} ({why}); {look}",
         Exit.UNCERTAIN,
     )

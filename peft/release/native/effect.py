@@ -11,7 +11,7 @@ from ticket_agent.peft.release.native.native_errors import EffectMissingError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["continuations", "pieces_of", "prompt_logits", "require_effect"]
+__all__ = ["as_served", "continuations", "pieces_of", "prompt_logits", "require_effect"]
 
 _REPLACEMENT: Final = "\ufffd"
 
@@ -64,21 +64,13 @@ def _difference(one: Any, other: Any) -> float:
 def continuations(
     model: Any, tokenizer: Any, prompts: Sequence[str], max_tokens: int
 ) -> tuple[Expected, ...]:
-    """What a model goes on with after each prompt, always taking the likeliest token.
-
-    A prompt is put as a server puts it: through the tokenizer's chat template if it has one, which then says
-    which special tokens there are, and as it is otherwise.
-    """
+    """What a model goes on with after each prompt, always taking the likeliest token."""
     torch = library("torch")
     place = next(model.parameters()).device
-    templated = tokenizer.chat_template is not None
     found = []
     for prompt in prompts:
-        asked = prompt
-        if templated:
-            message = [{"role": "user", "content": prompt}]
-            asked = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        ids = tokenizer(asked, return_tensors="pt", add_special_tokens=not templated)["input_ids"].to(place)
+        asked, special = as_served(tokenizer, prompt)
+        ids = tokenizer(asked, return_tensors="pt", add_special_tokens=special)["input_ids"].to(place)
         with torch.no_grad():
             answer = model.generate(
                 input_ids=ids,
@@ -91,6 +83,18 @@ def continuations(
         texts = [tokenizer.decode(new[:end], skip_special_tokens=True) for end in range(1, len(new) + 1)]
         found.append(Expected(pieces=pieces_of(texts)))
     return tuple(found)
+
+
+def as_served(tokenizer: Any, prompt: str) -> tuple[str, bool]:
+    """A prompt as a server puts it, and whether the tokenizer adds its special tokens to that.
+
+    Servers put it through the chat template, which then says by itself which special tokens there are. Only
+    where there is none it is put as it is.
+    """
+    if tokenizer.chat_template is None:
+        return prompt, True
+    message = [{"role": "user", "content": prompt}]
+    return tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True), False
 
 
 def pieces_of(texts: Sequence[str]) -> tuple[str, ...]:

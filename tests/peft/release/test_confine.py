@@ -142,6 +142,26 @@ def test_systemd_gives_devices() -> None:
     assert "PrivateDevices=yes" not in properties
 
 
+@pytest.mark.parametrize(
+    ("network", "there", "absent"),
+    [
+        ("none", {"PrivateNetwork=yes"}, "IPAddress"),
+        ("host", {"IPAddressDeny=any", "IPAddressAllow=localhost"}, "PrivateNetwork"),
+    ],
+)
+def test_a_server_shares_the_network_of_the_host(network: str, there: set[str], absent: str) -> None:
+    properties = _split(wrapped(SYSTEMD, network=network).argv)[1]
+    assert there <= set(properties)
+    assert not [line for line in properties if line.startswith(absent)]
+    assert ("--unshare-net" in wrapped(BWRAP, network=network).argv) == (network == "none")
+    assert "--unshare-pid" in wrapped(BWRAP, network=network).argv
+
+
+def test_systemd_ends_no_server_by_the_clock() -> None:
+    properties = _split(wrapped(SYSTEMD, deadline_s=None).argv)[1]
+    assert not [line for line in properties if line.startswith("RuntimeMaxSec")]
+
+
 def test_systemd_of_the_system() -> None:
     system = SystemdRun(program="/r", control="/c", scope="system")
     found = wrapped(system)

@@ -173,6 +173,14 @@ def test_a_phase_outlives_the_agent_and_is_found_again(stage: Stage) -> None:
     assert phase.log().lines() == ["last words"]
 
 
+def test_without_a_deadline_it_runs_until_it_is_stopped(stage: Stage) -> None:
+    phase = stage.start(STAY, deadline_s=None)
+    assert stage.hear(1) == b"P"
+    assert isinstance(phase.poll(), Running)
+    assert isinstance(phase.stop(timeout_s=5), Finished)
+    stage.wait_nobody_left()
+
+
 def test_the_deadline_holds_without_the_agent(stage: Stage) -> None:
     command = stage.command(TREE + "signal.pause()\n", deadline_s=0.6)
     _killed_agent(stage, command)

@@ -12,6 +12,7 @@ from ticket_agent.peft.release.offline_flags import OFFLINE
 from ticket_agent.peft.release.phase_command import (
     PhaseCommand,
     PhaseLimits,
+    beyond_fixed,
     phase_environment,
     unit_name,
 )
@@ -36,6 +37,9 @@ GOOD: dict[str, Any] = {
         {"launch_id": "a" * 128},
         {"argv": ("/x", "\udcff", "é", "")},
         {"deadline_s": 86_400},
+        {"deadline_s": None},
+        {"network": "host"},
+        {"environment": {"VLLM_HOST_IP": "127.0.0.1"}},
         {"environment": {"CUDA_VISIBLE_DEVICES": "0", "TZ": "x" * 4096}},
     ],
 )
@@ -57,6 +61,7 @@ def test_what_is_allowed(change: dict[str, Any]) -> None:
         ({"argv": ("/x", "a\0b")}, "NUL"),
         ({"argv": ("/x", "a" * 70_000)}, "exceed"),
         ({"deadline_s": 0}, "deadline"),
+        ({"network": "bridge"}, "none or host"),
         ({"deadline_s": -1}, "deadline"),
         ({"deadline_s": 86_401}, "deadline"),
         ({"deadline_s": float("nan")}, "deadline"),
@@ -103,3 +108,8 @@ def test_the_environment_is_complete_and_offline() -> None:
 def test_a_launch_has_one_unit() -> None:
     assert unit_name("ticket") == "ticket-agent-phase-14069429150abcbf.service"
     assert unit_name("ticket") != unit_name("ticket2")
+
+
+def test_what_a_process_gets_anyway_is_not_asked_for_again() -> None:
+    asked = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "0", "VLLM_HOST_IP": "127.0.0.1"}
+    assert beyond_fixed(asked) == {"TRANSFORMERS_OFFLINE": "0", "VLLM_HOST_IP": "127.0.0.1"}

@@ -203,3 +203,19 @@ def test_looking_changes_nothing_and_needs_no_lock(host: ReleaseHost) -> None:
 def test_there_must_be_a_root(tmp_path: Path) -> None:
     with pytest.raises(RootRefusedError):
         ReleaseReader(tmp_path / "absent")
+
+
+def test_a_program_that_could_not_be_started_is_no_lost_phase(host: ReleaseHost) -> None:
+    scene = host.scene(stops_before=Phase.EVALUATE, state=ReleaseState.RUNNING)
+    files = host.play(scene)
+    host.started(files, Phase.EVALUATE, ended=True)
+    run = files.run(Phase.EVALUATE) / "exit.json"
+    told = run.read_bytes().replace(b'"exited","code":0', b'"not-started","code":null')
+    put(run, told.replace(b'"error":null', b'"error":"no such interpreter"'))
+    found = view(host, scene)
+    assert found.stopped is not None
+    assert (found.stopped.standing, found.stopped.reason) == (
+        Standing.FAILED,
+        "it could not be started: no such interpreter",
+    )
+    assert found.stage is Stage.RUNNING

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from control_scene import NEW, OLD, scene
 from private_roots import opened
 from release_support import CANARY
 from serving_caller import Caller
@@ -21,8 +22,10 @@ from serving_support import Running, free_port, instance
 from ticket_agent.peft.release.blue_green import BlueGreen, Patience, drive
 from ticket_agent.peft.release.canary import Expected, Reference
 from ticket_agent.peft.release.canary_run import BASE, CanaryRun
+from ticket_agent.peft.release.detect import detect
 from ticket_agent.peft.release.guard import Guard
 from ticket_agent.peft.release.loopback import LoopbackClient
+from ticket_agent.peft.release.phases import Phase
 from ticket_agent.peft.release.readiness import wait_ready
 from ticket_agent.peft.release.serving import TransformersServe
 from ticket_agent.peft.release.serving_errors import ServerRefusedError, ServerUnreachableError
@@ -195,6 +198,34 @@ def test_real_servers_pass_the_canary_and_replace_one_another(
     assert caller.failures == []
     assert caller.generations() == [1, 2]
     assert servers.of(old).process.poll() is not None
+
+
+def test_a_real_release_is_loaded_promoted_and_taken_back(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launcher = detect(unconfined=True).launcher
+    with scene(tmp_path, models=models, launcher=launcher) as made:
+        made.point(made.start_old())
+        assert made.run(Phase.STAGE).succeeded
+        made.start_new()
+        made.ready(OLD)
+        with made.somebody_asks() as caller:
+            for phase in (Phase.LOAD, Phase.CANARY, Phase.PROMOTE):
+                found = made.run(phase)
+                assert found.succeeded, (found.detail, made.server(NEW).log().lines()[-20:])
+            assert found.detail["canary"]["effect"]["matched_tensors"] == TENSORS
+            assert made.deployed() == ("g2", 2, True, True)
+            made.start_old("again.server")
+            found = made.run(Phase.ROLLBACK, incumbent="again.server")
+        assert found.succeeded, (found.detail, made.server("again.server").log().lines()[-20:])
+        assert made.deployed() == ("g1", 1, True, True)
+        assert [made.server(launch_id).running() for launch_id in (OLD, NEW)] == [False, False]
+    with capsys.disabled():
+        print(
+            f"\n{launcher.name}: {len(caller.answers)} answers, longest gap {caller.longest_gap_ms():.0f} ms"
+        )
+    assert caller.failures == []
+    assert caller.generations() == [1, 2]
 
 
 def refusals(running: Running) -> None:

@@ -56,8 +56,31 @@ def path(tmp_path: Path) -> Path:
 
 def test_facts_have_one_spelling() -> None:
     assert JobFacts.parse(FACTS.encode()) == FACTS
-    named = replace(FACTS, candidate_sha256="cd" * 32)
+    named = replace(FACTS, candidate_sha256="cd" * 32, places={"base": "/models/base"})
     assert JobFacts.parse(named.encode()) == named
+
+
+@pytest.mark.parametrize(
+    "places", [{"base": "models"}, {"base": "/a/../b"}, {"base": ""}, {"rows": "/a"}, {"base": "/a\nb"}]
+)
+def test_places_that_are_none(places: dict[str, str]) -> None:
+    with pytest.raises(DocumentError, match="places"):
+        replace(FACTS, places=places)
+
+
+def test_an_input_is_where_the_facts_say(path: Path, tmp_path: Path) -> None:
+    (path / "in" / "adapter").mkdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").write_bytes(b"x")
+    (path / "in" / "job.json").write_bytes(replace(FACTS, places={"base": str(elsewhere)}).encode())
+    with Job(path, now_unix_ms=lambda: 5) as job:
+        assert job.input_path("adapter") == path / "in" / "adapter"
+        assert job.input_path("base") == elsewhere
+        with job.open_input("base") as opened:
+            assert opened.names() == ["file"]
+        with job.open_input("adapter") as opened:
+            assert opened.names() == []
 
 
 @pytest.mark.parametrize(

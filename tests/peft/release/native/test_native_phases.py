@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,10 +15,12 @@ from adapter_edits import edited, scaled
 from native_jobs import INTERVAL, STEPS, Prepared, World, digests, identity, prepare
 from native_worker import needs_train
 
+from ticket_agent.peft.release.behaviour import Behaviour
 from ticket_agent.peft.release.canonical import digest
 from ticket_agent.peft.release.comparison import compare
 from ticket_agent.peft.release.evaluation import Evaluation, parse_row_losses
 from ticket_agent.peft.release.evidence_errors import ComparisonRefusedError
+from ticket_agent.peft.release.native.job import JobFacts
 from ticket_agent.peft.release.observation import max_observation_bytes, parse_observation
 from ticket_agent.peft.release.paired import PairedLosses, pair, require_mean
 from ticket_agent.peft.release.phases import Phase
@@ -140,8 +144,9 @@ def test_a_candidate_to_its_evaluation(entry: Entry, lab: Lab, tmp_path: Path) -
     assert effect["matched_tensors"] == 8
     assert effect["changed_prompts"] == 4
     assert effect["largest_logit_difference"] > effect["noise"]
-    answers = json.loads((job.out / "behaviour.json").read_bytes())
-    assert [len(answers[name]) for name in ("baseline", "candidate")] == [4, 4]
+    behaviour = Behaviour.parse((job.out / "behaviour.json").read_bytes())
+    assert behaviour.changed == parsed(job, Phase.EVALUATE)["answers_unlike_baseline"] > 0
+    assert all(1 < sum(map(bool, answer.pieces)) <= 8 for answer in behaviour.candidate)
     assert (
         digest((job.out / "behaviour.json").read_bytes()) == parsed(job, Phase.EVALUATE)["behaviour_sha256"]
     )
@@ -174,9 +179,40 @@ def test_a_regression_against_the_incumbent_is_seen(lab: Lab, tmp_path: Path) ->
 
 
 def test_the_incumbent_itself_again_is_no_regression(lab: Lab, tmp_path: Path) -> None:
+    adapter = lab.trained.adapter
     job = prepare(
-        tmp_path / "job", lab.world, Entry.IMPORT, adapter=lab.trained.adapter, incumbent=lab.trained.adapter
+        tmp_path / "job", lab.world, Entry.IMPORT, adapter=adapter, incumbent=adapter, by_reference=True
     )
-    lab.worker.phase("evaluate", job.path)
+    assert not [path for path in job.inputs.iterdir() if path.is_dir()]
+    for phase in ("validate", "scan", "evaluate"):
+        lab.worker.phase(phase, job.path)
+        parsed(job, Phase(phase))
     _, _, paired = evaluations(job)
     assert paired.differences == (0.0,) * 16
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"), [("adapter", "scan"), ("incumbent", "evaluate"), ("base", "validate")]
+)
+def test_a_directory_elsewhere_has_its_files_and_no_other_one(
+    name: str, phase: str, lab: Lab, tmp_path: Path
+) -> None:
+    places = {"adapter": lab.trained.adapter, "incumbent": lab.trained.adapter, "base": lab.world.base}
+    copy = tmp_path / "copy"
+    shutil.copytree(places[name], copy)
+    (copy / "more.json").write_text("{}")
+    job = prepare(
+        tmp_path / "job",
+        lab.world,
+        Entry.IMPORT,
+        adapter=lab.trained.adapter,
+        incumbent=lab.trained.adapter,
+        by_reference=True,
+    )
+    facts = JobFacts.parse((job.inputs / "job.json").read_bytes())
+    moved = replace(facts, places=dict(facts.places) | {name: str(copy)})
+    (job.inputs / "job.json").write_bytes(moved.encode())
+    lab.worker.phase(phase, job.path)
+    found = job.observed(phase)
+    assert found["succeeded"] is False
+    assert name in found["detail"]["reason"]

@@ -58,8 +58,15 @@ def changed(out: Path, name: str, change: Callable[[Path], None]) -> None:
     (out / "checkpoint.json").write_bytes(data)
 
 
-def resumed(path: Path, world: World, stopped: Path) -> Prepared:
-    return prepare(path, world, Entry.TRAIN, checkpoint=stopped, operation="release-two")
+def resumed(path: Path, world: World, stopped: Path, *, by_reference: bool = False) -> Prepared:
+    return prepare(
+        path,
+        world,
+        Entry.TRAIN,
+        checkpoint=stopped,
+        operation="release-two",
+        by_reference=by_reference,
+    )
 
 
 def refused(job: Prepared, phase: str) -> dict[str, str]:
@@ -72,7 +79,7 @@ def refused(job: Prepared, phase: str) -> dict[str, str]:
 def test_a_resumed_training_ends_as_one_that_was_never_stopped(
     lab: Lab, stopped: Path, tmp_path: Path
 ) -> None:
-    job = resumed(tmp_path / "job", lab.world, stopped)
+    job = resumed(tmp_path / "job", lab.world, stopped, by_reference=True)
     lab.worker.phase("validate", job.path)
     assert job.observed("validate")["detail"]["resumes"]["step"] == STEP
     lab.worker.phase("train", job.path)

@@ -1,0 +1,181 @@
+"""Playing one cell of the table on a bench, and holding what there is then against what must be."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from release_bench import Bench, Client, kill
+from release_cells import ENDS, FORWARD, JOURNAL, TOUCHING, Cell
+
+from ticket_agent.peft.release.phases import Phase
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GAP_MS = 2000.0
+LONG_MS = 2 * 3_600_000
+FAR = "the expiry is over"
+
+
+class Player:
+    """Plays cells on one bench; releases are remembered after each of their phases."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.places: dict[tuple[str, Phase | None], Path] = {("train", None): bench.clean}
+        self.places["import", None] = bench.clean
+        self.tickets = {"train": bench.ticket("train", 1), "import": bench.ticket("import", 2)}
+        self.gaps: dict[str, float] = {}
+        self.answers = 0
+        self.unanswered = 0
+
+    # -- getting there -----------------------------------------------------------------------------------
+
+    def before(self, entry: str, phase: Phase) -> None:
+        """Go back to the moment before a phase is dispatched, or at least to one that can be remembered."""
+        order = [each for each in FORWARD if each is not Phase.TRAIN or entry == "train"]
+        wanted = Phase.STAGE if phase in {*TOUCHING, Phase.ROLLBACK} else None
+        at = order.index(phase) if wanted is None else order.index(wanted) + 1
+        self.bench.back_to(self._place(entry, order[:at]))
+
+    def _place(self, entry: str, done: list[Phase]) -> Path:
+        last = done[-1] if done else None
+        if (entry, last) not in self.places:
+            assert last is not None
+            bench = self.bench
+            bench.back_to(self._place(entry, done[:-1]))
+            status = bench.run(
+                self.tickets[entry], die={"at": f"{JOURNAL}.finish", "phase": last.value, "when": "after"}
+            )
+            assert status == -9, (status, bench.output())
+            place = bench.folder / f"{entry}-{last}"
+            bench.keep(place)
+            self.places[entry, last] = place
+        return self.places[entry, last]
+
+    # -- one cell ----------------------------------------------------------------------------------------
+
+    def play(self, cell: Cell) -> list[str]:
+        """What is wrong."""
+        bench = self.bench
+        self.before(cell.entry, cell.phase)
+        if cell.phase is Phase.ROLLBACK:
+            bench.fault(Phase.CANARY, "unobserved", "fails")
+        client = Client(bench.lab, bench.root)
+        client.thread.start()
+        began = time.monotonic()
+        try:
+            status = self._happen(cell)
+            if cell.event.silent:
+                found = []
+            else:
+                gap = client.gap_ms(began)
+                self.gaps[cell.label] = gap
+                found = [f"nobody answered for {gap:.0f} ms"] if gap > GAP_MS else []
+        finally:
+            client.stop.set()
+            client.thread.join()
+        self.answers += len(client.answers)
+        self.unanswered += 0 if cell.event.silent else len(client.failures)
+        return found + self.judge(cell, status)
+
+    def _happen(self, cell: Cell) -> int:
+        bench, phase, ticket = self.bench, cell.phase, self.tickets[cell.entry]
+        match cell.event.do:
+            case ("agent", method, when):
+                wrong = {"at": f"{JOURNAL}.{method}", "phase": phase.value, "when": when}
+                status = bench.run(ticket, die=wrong)
+                assert status == -9, (status, bench.output())
+            case ("agent-outside",):
+                self._hold(cell)
+                bench.end_life()
+                bench.go(phase)
+            case ("fault", at, do):
+                bench.fault(phase, at, do)
+            case ("supervisor",):
+                self._hold(cell)
+                kill(bench.process(phase, cell.entry).identity())
+            case ("full",):
+                bench.say("full", phase.value)
+            case ("server", launch):
+                self._hold(cell)
+                known = bench.candidate(cell.entry) if launch == "candidate" else bench.server(launch)
+                assert known is not None
+                known.kill()
+                bench.go(phase)
+            case ("authority", told):
+                self._hold(cell)
+                bench.say("authority", told)
+                if told == "unproven":
+                    held = bench.process(phase, cell.entry)
+                    bench.until(lambda: not _runs(held), f"{phase} is stopped")
+                    bench.say("authority", "held")
+            case ("authority-short",):
+                self._hold(cell)
+                bench.say("authority", "unproven")
+                time.sleep(0.05)
+                bench.go(phase)
+                bench.say("authority", "held")
+            case ("expired",):
+                self._hold(cell)
+                bench.say("clock", str(LONG_MS))
+        if bench.life is not None:
+            life = bench.life
+            if not life.over(30):
+                life.kill()
+                raise AssertionError(f"it does not end: {bench.told()}\n{bench.output()}")
+            bench.life = None
+            assert life.status is not None
+            return life.status
+        return bench.run(ticket)
+
+    def _hold(self, cell: Cell) -> None:
+        """Have an agent, and the phase at the end of its work."""
+        self.bench.fault(cell.phase, "unobserved", "hold")
+        self.bench.start(self.tickets[cell.entry])
+        self.bench.held(cell.phase)
+
+    # -- judging -----------------------------------------------------------------------------------------
+
+    def judge(self, cell: Cell, status: int) -> list[str]:
+        """What is not as the table says."""
+        bench, end = self.bench, ENDS[cell.expected]
+        found = []
+        if status != (3 if end.ticket is None else 0):
+            found.append(f"the agent ended with {status}")
+        if "Traceback" in bench.output():
+            found.append(f"an error escaped: {bench.output()}")
+        told = next(value for name, value in bench.told().items() if name.startswith("t-"))
+        if told["outcome"] != end.ticket:
+            found.append(f"the ticket is {told['outcome']} ({told['message'] or told['why']}), not {end.ticket}")
+        record = bench.end(cell.entry)
+        state = None if record is None else record.state.value
+        if state != end.state:
+            found.append(f"the release is {state}, not {end.state}: {told['message'] or told['why']}")
+        found += self._files(cell)
+        counts = {name: count for name, count in bench.effects().items() if count > 1}
+        if counts:
+            found.append(f"done more than once: {counts}")
+        candidate = bench.candidate(cell.entry)
+        if end.gone and candidate is not None and candidate.running() is not False:
+            found.append("the candidate's server still runs")
+        if record is not None and any(True for _ in record.observations()):
+            found += bench.verified(cell.entry)
+        return found
+
+    def _files(self, cell: Cell) -> list[str]:
+        end, found = ENDS[cell.expected], self.bench.files_say(cell.entry)
+        wanted = {"owner": end.owned, "blocked": end.blocked, "answers": True}
+        if end.deployed is not None:
+            wanted |= dict.fromkeys(("accepted", "pointer", "runtime"), end.deployed)
+        if cell.event.silent and cell.expected in {"ambiguous", "stuck"}:
+            del wanted["answers"]
+        return [f"{name} is {found[name]}, not {value}" for name, value in wanted.items() if found[name] != value]
+
+
+def _runs(process: object) -> bool:
+    from ticket_agent.peft.release.running_phase import Running, RunningPhase  # noqa: PLC0415
+
+    assert isinstance(process, RunningPhase)
+    return isinstance(process.poll(), Running)
