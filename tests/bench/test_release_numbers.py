@@ -121,7 +121,9 @@ def test_leases_while_a_training_runs(tmp_path: Path, table: Table) -> None:
         assert agent.process.poll() is None
     assert len(during) >= TICKETS, len(during)
     ratio = p99(during) / p99(without)
-    shown = f"{ratio:.2f}x ({p99(during):.1f} / {p99(without):.1f} ms, {len(during)} / {len(without)} tickets)"
+    shown = (
+        f"{ratio:.2f}x ({p99(during):.1f} / {p99(without):.1f} ms, {len(during)} / {len(without)} tickets)"
+    )
     table.add("p99 of lease tickets while a training runs vs without", shown, "<= 2.0x")
     shown = f"{statistics.median(during) * 1000:.1f} / {statistics.median(without) * 1000:.1f} ms"
     table.add("their p50", shown, "-")
