@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,7 @@ SUPPORT = Path(__file__).parent
 ROOT = SUPPORT.parents[1]
 HOUR_MS = 3_600_000
 WAIT_S = 30.0
+DISK_BYTES = 64 << 20
 OPERATION = "rel-1"
 FIRST = "first.server"
 TIMES: dict[str, float] = {
@@ -59,7 +60,7 @@ TIMES: dict[str, float] = {
     "gone_s": 2.0,
     "soak_s": 0.06,
     "soak_pause_s": 0.02,
-    "authority_grace_s": 0.3,
+    "authority_grace_s": 20.0,
 }
 
 
@@ -144,6 +145,8 @@ class Bench:
         os.umask(0o077)
         self.zygote = zygote
         self.folder = folder
+        self.talk = folder.with_name(f"{folder.name}-talk")
+        self.talk.mkdir()
         ports = tuple(sorted({free_port() for _ in range(5)}))
         self.lab = Lab.make(folder / "lab", ports=ports, **TIMES)
         self.home = self.lab.folder
@@ -161,7 +164,7 @@ class Bench:
         self.clean = self.folder / "clean"
         self.keep(self.clean)
         self.life: Life | None = None
-        self.number = 0
+        self.small = False
 
     @property
     def config(self) -> ReleaseConfig:
@@ -197,6 +200,8 @@ class Bench:
     def back_to(self, place: Path) -> None:
         """All as it was remembered; only the first server runs."""
         self.end_life()
+        for path in self.talk.iterdir():
+            path.unlink()
         first = self.server(FIRST)
         alive = first is not None and first.running() is True
         for server in self.room.all():
@@ -267,6 +272,7 @@ class Bench:
         config = {field.name: getattr(self.config, field.name) for field in fields(self.config)}
         order = {
             "lab": str(self.home),
+            "talk": str(self.talk),
             "config": {name: str(v) if isinstance(v, Path) else v for name, v in config.items()},
             "tickets": tickets,
         }
@@ -285,14 +291,14 @@ class Bench:
 
     def told(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads((self.home / "told.json").read_bytes())
+            found: dict[str, Any] = json.loads((self.talk / "told.json").read_bytes())
         except FileNotFoundError:
             return {}
         return found
 
     def output(self) -> str:
         try:
-            return (self.home / "agent.log").read_text(encoding="utf-8")
+            return (self.talk / "agent.log").read_text(encoding="utf-8")
         except FileNotFoundError:
             return ""
 
@@ -309,6 +315,23 @@ class Bench:
         new = self.home / f"{name}.new"
         new.write_text(text)
         new.rename(self.home / name)
+
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Nothing more can be written, as long as the body; the directory has a file system of its own."""
+        ballast = self.home / "ballast"
+        with ballast.open("wb", buffering=0) as stream:
+            for size in (1 << 20, 4096, 1):
+                with suppress(OSError):
+                    while True:
+                        stream.write(bytes(size))
+        try:
+            yield
+        finally:
+            ballast.unlink()
+
+    def life_over(self) -> bool:
+        return self.life is None or self.life.over(0)
 
     def held(self, phase: Phase) -> None:
         """Wait until a phase is at its place."""
@@ -409,6 +432,32 @@ def install(home: Path) -> Path:
     )
     program.chmod(0o700)
     return program
+
+
+@contextmanager
+def benched(folder: Path) -> Iterator[Bench]:
+    """A bench in a directory that is made; on a small file system of its own where one can be mounted."""
+    folder.mkdir(mode=0o700)
+    mounted = os.geteuid() == 0 and (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "tmpfs", str(folder)],
+            check=False,
+            capture_output=True,
+        ).returncode
+        == 0
+    )
+    zygote = Zygote()
+    try:
+        bench = Bench(folder, zygote)
+        bench.small = mounted
+        try:
+            yield bench
+        finally:
+            bench.close()
+    finally:
+        zygote.close()
+        if mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def kill(identity: ProcessIdentity | None) -> None:
