@@ -52,7 +52,7 @@ FAMILY = "v2"
 PAUSE_S = 0.004
 SAME = 3
 """So many answers alike, and an uncertain release is left alone."""
-CHANGES = ("fsync", "rename", "mkdir", "unlink", "rmdir", "write", "link")
+CHANGES = ("fsync", "rename", "mkdir", "unlink", "rmdir", "link")
 PR_SET_PDEATHSIG = 1
 
 

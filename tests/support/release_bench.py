@@ -25,6 +25,7 @@ from serving_support import QUICK, TOKEN, TRANSFORMERS, answers, free_port
 from ticket_agent.peft.errors import AbsentError, PeftError
 from ticket_agent.peft.release.bundle_verify import BundleVerification
 from ticket_agent.peft.release.confine import Unconfined
+from ticket_agent.peft.release.deployment import encode_deployment
 from ticket_agent.peft.release.keys import read_public_key
 from ticket_agent.peft.release.launcher import ConfinedLauncher
 from ticket_agent.peft.release.layout import OperationFiles
@@ -39,6 +40,7 @@ from ticket_agent.peft.release.serving_pointer import ServingPointer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ticket_agent.peft.release.deployment import DeploymentState
     from ticket_agent.peft.release.known_server import KnownServer
     from ticket_agent.peft.release.prepare import PreparedRelease
     from ticket_agent.peft.release.private_root import PrivateRoot
@@ -165,6 +167,8 @@ class Bench:
         self.keep(self.clean)
         self.life: Life | None = None
         self.small = False
+        self.wait_s = WAIT_S
+        self.wrong: dict[str, Any] = {}
 
     @property
     def config(self) -> ReleaseConfig:
@@ -276,13 +280,13 @@ class Bench:
             "config": {name: str(v) if isinstance(v, Path) else v for name, v in config.items()},
             "tickets": tickets,
         }
-        self.life = Life(self.zygote, order | wrong)
+        self.life = Life(self.zygote, order | self.wrong | wrong)
         return self.life
 
     def run(self, *tickets: str, **wrong: Any) -> int:
         """An agent until it ends; its exit code, negative for a signal."""
         life = self.start(*tickets, **wrong)
-        if not life.over(WAIT_S):
+        if not life.over(self.wait_s):
             life.kill()
             raise AssertionError(f"it does not end: {self.told()}\n{self.output()}")
         self.life = None
@@ -333,6 +337,17 @@ class Bench:
     def life_over(self) -> bool:
         return self.life is None or self.life.over(0)
 
+    def deploy_another(self) -> DeploymentState:
+        """Somebody else has deployed a newer generation meanwhile."""
+        newer = replace(
+            self.root.control.accepted(),
+            generation=5,
+            adapter_sha256="a" * 64,
+            served_artifact_sha256="a" * 64,
+        )
+        (self.config.root / "accepted.json").write_bytes(encode_deployment(newer))
+        return newer
+
     def held(self, phase: Phase) -> None:
         """Wait until a phase is at its place."""
         self.until(lambda: (self.home / "faults" / f"{phase}.held").exists(), f"{phase} is held")
@@ -341,7 +356,7 @@ class Bench:
         (self.home / "faults" / f"{phase}.go").touch()
 
     def until(self, done: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + WAIT_S
+        end = time.monotonic() + self.wait_s
         while not done():
             if time.monotonic() > end:
                 raise AssertionError(f"never: {what}; told: {self.told()}\n{self.output()}")

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 from release_bench import Bench, Client, kill
 from release_cells import ENDS, FORWARD, JOURNAL, TOUCHING, Cell
 
+from ticket_agent.peft.errors import PeftError
 from ticket_agent.peft.release.phases import Phase
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from release_cells import Name
 
 GAP_MS = 2000.0
 POISONED = 1
@@ -57,10 +60,18 @@ class Player:
 
     # -- one cell ----------------------------------------------------------------------------------------
 
-    def play(self, cell: Cell) -> list[str]:
-        """What is wrong."""
+    def play(self, cell: Cell, **wrong: str) -> list[str]:
+        """What is wrong; ``wrong`` is so with every agent."""
         bench = self.bench
         self.before(cell.entry, cell.phase)
+        bench.wrong = wrong
+        try:
+            return self._play(cell)
+        finally:
+            bench.wrong = {}
+
+    def _play(self, cell: Cell) -> list[str]:
+        bench = self.bench
         if cell.phase is Phase.ROLLBACK:
             bench.fault(Phase.CANARY, "unobserved", "fails")
         client = Client(bench.lab, bench.root)
@@ -88,6 +99,13 @@ class Player:
                 wrong = {"at": f"{JOURNAL}.{method}", "phase": phase.value, "when": when}
                 status = bench.run(ticket, die=wrong)
                 assert status == -9, (status, bench.told(), bench.output())
+                begun = bench.files(cell.entry).run(phase).exists()
+                assert not (begun and method == "dispatch"), "begun before its intent was durable"
+            case ("authority-between",):
+                wrong = {"at": f"{JOURNAL}.finish", "phase": phase.value, "when": "after"}
+                status = bench.run(ticket, die=wrong)
+                assert status == -9, (status, bench.told(), bench.output())
+                bench.say("authority", "lost")
             case ("agent-outside",):
                 self._hold(cell)
                 bench.end_life()
@@ -134,7 +152,7 @@ class Player:
                 bench.say("clock", str(LONG_MS))
         if bench.life is not None:
             life = bench.life
-            if not life.over(30):
+            if not life.over(bench.wait_s):
                 life.kill()
                 raise AssertionError(f"it does not end: {bench.told()}\n{bench.output()}")
             bench.life = None
@@ -162,7 +180,14 @@ class Player:
 
     def judge(self, cell: Cell, status: int) -> list[str]:
         """What is not as the table says."""
-        bench, end = self.bench, ENDS[cell.expected]
+        return self._judged(cell, status, cell.expected)
+
+    def judge_any(self, cell: Cell, status: int, names: tuple[Name, ...]) -> list[str]:
+        """What is not as one of these ends; the end that fits best speaks."""
+        return min((self._judged(cell, status, name) for name in names), key=len)
+
+    def _judged(self, cell: Cell, status: int, name: Name) -> list[str]:
+        bench, end = self.bench, ENDS[name]
         found = []
         if status != (3 if end.ticket is None else 0):
             found.append(f"the agent ended with {status}: {bench.output()}")
@@ -175,25 +200,30 @@ class Player:
         state = None if record is None else record.state.value
         if state != end.state:
             found.append(f"the release is {state}, not {end.state}: {told['message'] or told['why']}")
-        found += self._files(cell)
+        found += self._files(cell, name)
         counts = {name: count for name, count in bench.effects().items() if count > 1}
         if counts:
             found.append(f"done more than once: {counts}")
         candidate = bench.candidate(cell.entry)
         if end.gone and candidate is not None and candidate.running() is not False:
             found.append("the candidate's server still runs")
+        for observation in () if record is None else record.observations():
+            try:
+                bench.root.objects.load(observation.sha256)
+            except PeftError as error:
+                found.append(f"the observation of {observation.phase} is not kept: {error}")
         if record is not None and any(True for _ in record.observations()):
             found += bench.verified(cell.entry)
         return found
 
-    def _files(self, cell: Cell) -> list[str]:
-        end, found = ENDS[cell.expected], self.bench.files_say(cell.entry)
+    def _files(self, cell: Cell, name: Name) -> list[str]:
+        end, found = ENDS[name], self.bench.files_say(cell.entry)
         wanted = {"owner": end.owned, "blocked": end.blocked, "answers": True}
         if end.deployed is not None:
             wanted |= dict.fromkeys(("accepted", "pointer", "runtime"), end.deployed)
-        if cell.event.silent and (cell.expected == "stuck" or cell.name == "candidate-dies-later"):
+        if cell.event.silent and (name == "stuck" or cell.name == "candidate-dies-later"):
             del wanted["answers"]
-        return [f"{name} is {found[name]}, not {value}" for name, value in wanted.items() if found[name] != value]
+        return [f"{what} is {found[what]}, not {value}" for what, value in wanted.items() if found[what] != value]
 
 
 def _runs(process: object) -> bool:

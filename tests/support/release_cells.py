@@ -179,6 +179,14 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "lost": Event(
             do=("authority", "lost"), before="ambiguous", touching="stuck", undoing="stuck", why="stopped"
         ),
+        "lost-between": Event(
+            do=("authority-between",),
+            before="failed",
+            touching="stuck",
+            undoing="recovered",
+            why="nothing is begun",
+            unlike={Phase.PROMOTE: "succeeded"},
+        ),
         "expired": Event(do=("expired",), before="stale", touching="stuck", undoing="stuck", why="stopped"),
         "unproven-long": _lost("authority", "unproven", why="stopped"),
         "unproven-short": _fine("authority-short", why="within the grace"),
