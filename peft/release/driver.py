@@ -430,7 +430,7 @@ class ReleaseDriver:
                     )
                 )
             else:
-                # Once it is not ours any more, the next release may have claimed the root before we came back.
+                # Once it is not ours any more, the next release may have claimed the root meanwhile.
                 with suppress(RootBlockedError, RootOwnedError):
                     if record.recovery is not None:
                         control.unblock(owner)

@@ -103,8 +103,8 @@ class ReleaseProvider:
 
         Raises:
             PlanRefusedError: the release can never be performed as it was asked for.
-            PlanWaitsError: it cannot begin now: another release is not finished, a lock is held, or the host is
-                not in order.
+            PlanWaitsError: it cannot begin now: another release is not finished, a lock is held, or the host
+                is not in order.
         """
         what = "peft.release"
         try:

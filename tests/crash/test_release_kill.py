@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from release_cells import Name
 
-LIMIT = 12
+LIMIT = 8
 """Most steps that are visited unless all are asked for; half of them are."""
 LEAST = 150
 """How many there are at least; fewer would mean that they are not seen."""

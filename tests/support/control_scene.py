@@ -47,7 +47,14 @@ SUPPORT = Path(__file__).parent
 OPERATION = "release-one"
 MODEL = "assistant"
 OLD, NEW = "first.server", "release-one.server"
-TIMES = {"ready_s": 5.0, "settle_s": 0.05, "drain_s": 1.0, "gone_s": 2.0, "soak_s": 0.15, "soak_pause_s": 0.05}
+TIMES = {
+    "ready_s": 5.0,
+    "settle_s": 0.05,
+    "drain_s": 1.0,
+    "gone_s": 2.0,
+    "soak_s": 0.15,
+    "soak_pause_s": 0.05,
+}
 
 
 def standin(folder: Path) -> Path:
@@ -267,7 +274,12 @@ class ControlScene:
         state = self.root.control.accepted()
         runtime = self.root.control.runtime()
         wanted = {self.baseline: self.old_runtime, self.promoted: self.new_runtime}[state]
-        return pointer.name.split("-")[1], state.generation, runtime == wanted, pointer_is_alive(self, pointer)
+        return (
+            pointer.name.split("-")[1],
+            state.generation,
+            runtime == wanted,
+            pointer_is_alive(self, pointer),
+        )
 
 
 def pointer_is_alive(scene: ControlScene, pointer: ServingPointer) -> bool:

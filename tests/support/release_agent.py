@@ -57,9 +57,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def detection() -> Detection:
-    return Detection(
-        launcher=ConfinedLauncher(Unconfined()), unconfined=True, verdicts=(), passed_over=()
-    )
+    return Detection(launcher=ConfinedLauncher(Unconfined()), unconfined=True, verdicts=(), passed_over=())
 
 
 def config_of(members: dict[str, Any]) -> ReleaseConfig:
@@ -83,7 +81,7 @@ class Life:
     def __init__(self, order: dict[str, Any]) -> None:
         self.lab, self.talk = Path(order["lab"]), Path(order["talk"])
         config = config_of(order["config"])
-        phase_starter.sys = SimpleNamespace(executable=str(config.python))  # type: ignore[attr-defined]
+        vars(phase_starter)["sys"] = SimpleNamespace(executable=str(config.python))
         host = ReleaseHost(
             config=config, owner_uid=os.geteuid(), clock=self.clock, boot_id="boot", agent_version="1+test"
         )
@@ -107,7 +105,7 @@ class Life:
             )
         return _Op(spec, record)
 
-    # -- what the test changes from outside -------------------------------------------------------------------
+    # -- what the test changes from outside -----------------------------------------------------------------
 
     def clock(self) -> int:
         return time.time_ns() // 1_000_000 + self.offset("clock")
@@ -230,7 +228,7 @@ class Life:
         }
         path, new = self.talk / "told.json", self.talk / "told.new"
         new.write_text(json.dumps(told | {"longest_s": self.longest_s}), encoding="utf-8")
-        os.replace(new, path)
+        new.replace(path)
 
 
 def staged(op: _Op, result: ProviderResult) -> StagedResult:
@@ -238,7 +236,7 @@ def staged(op: _Op, result: ProviderResult) -> StagedResult:
     return StagedResult(path="/results", line=line)
 
 
-# -- dying ----------------------------------------------------------------------------------------------------
+# -- dying --------------------------------------------------------------------------------------------------
 
 
 def die() -> None:
@@ -271,6 +269,7 @@ def dying(at: str, when: str, *, phase: str | None, nth: int) -> None:
 def dying_at_call(number: int, log: Path) -> None:
     """SIGKILL before the call with this number, from 0, that changes a file; -1 only notes them down."""
     from ticket_agent.peft import directory  # noqa: PLC0415 - of the few who count
+    from ticket_agent.peft.renaming import rename_new  # noqa: PLC0415
 
     seen = 0
 
@@ -289,7 +288,7 @@ def dying_at_call(number: int, log: Path) -> None:
 
     for name in CHANGES:
         setattr(os, name, wrap(name, getattr(os, name)))
-    directory.rename_new = wrap("rename_new", directory.rename_new)
+    vars(directory)["rename_new"] = wrap("rename_new", rename_new)
 
 
 def _where(arguments: tuple[Any, ...]) -> str:

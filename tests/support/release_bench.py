@@ -1,4 +1,4 @@
-"""A release directory on which real agents are killed: what they find, what is asked of it, what must hold."""
+"""A release directory on which real agents are killed: how it is found, spoilt, asked and looked at."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import sys
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,7 @@ WAIT_S = 30.0
 DISK_BYTES = 64 << 20
 OPERATION = "rel-1"
 FIRST = "first.server"
-TIMES: dict[str, float] = {
+TIMES: dict[str, Any] = {
     "ready_s": 5.0,
     "settle_s": 0.02,
     "drain_s": 0.5,
@@ -137,7 +138,7 @@ class Client(Caller):
     def gap_ms(self, since: float) -> float:
         """The longest time without an answer from ``since`` until now, which is looked at as well."""
         times = [since, *(when for when, _ in list(self.answers) if when >= since), time.monotonic()]
-        return max(after - before for before, after in zip(times, times[1:], strict=False)) * 1000
+        return max(after - before for before, after in pairwise(times)) * 1000
 
 
 class Bench:
@@ -174,7 +175,7 @@ class Bench:
     def config(self) -> ReleaseConfig:
         return self.lab.config
 
-    # -- from one release to the next --------------------------------------------------------------------------
+    # -- from one release to the next ------------------------------------------------------------------------
 
     def serve_first(self) -> None:
         """Have the base model served, as `release serve` would."""
@@ -199,7 +200,9 @@ class Bench:
     def keep(self, place: Path) -> None:
         """Remember everything but the servers, which live."""
         shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(self.home, place, ignore=lambda where, _: ["servers"] if where.endswith("root") else [])
+        shutil.copytree(
+            self.home, place, ignore=lambda where, _: ["servers"] if where.endswith("root") else []
+        )
 
     def back_to(self, place: Path) -> None:
         """All as it was remembered; only the first server runs."""
@@ -350,7 +353,7 @@ class Bench:
 
     def held(self, phase: Phase) -> None:
         """Wait until a phase is at its place."""
-        self.until(lambda: (self.home / "faults" / f"{phase}.held").exists(), f"{phase} is held")
+        self.until((self.home / "faults" / f"{phase}.held").exists, f"{phase} is held")
 
     def go(self, phase: Phase) -> None:
         (self.home / "faults" / f"{phase}.go").touch()
@@ -428,7 +431,7 @@ class Bench:
         if not path.exists():
             return ["there is no bundle"]
         verification = BundleVerification(path.read_bytes(), read_public_key(self.home / "signing.pub"))
-        return [f"{v.check}: {v.detail}" for v in verification.verdicts() if v.ok is not True]
+        return [f"{v.check}: {v.reason}" for v in verification.verdicts() if v.ok is not True]
 
 
 def install(home: Path) -> Path:
@@ -438,13 +441,12 @@ def install(home: Path) -> Path:
     (home / "faults").mkdir()
     (place / "faults").mkdir()
     (place / "prompts.json").write_text(json.dumps(QUICK.prompts), encoding="utf-8")
-    text = (SUPPORT / "release_python.py").read_text(encoding="utf-8")
     call = f"\nmain({str(SUPPORT)!r}, {str(ROOT)!r})\n"
     program = place / "python"
     packages = [path for path in sys.path if path.endswith("-packages")]
-    program.write_text(
-        f"#!{sys.executable} -IS\n{text.replace('PACKAGES: list[str] = []', f'PACKAGES = {packages!r}')}{call}"
-    )
+    text = (SUPPORT / "release_python.py").read_text(encoding="utf-8")
+    text = text.replace("PACKAGES: list[str] = []", f"PACKAGES = {packages!r}")
+    program.write_text(f"#!{sys.executable} -IS\n{text}{call}")
     program.chmod(0o700)
     return program
 

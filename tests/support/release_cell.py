@@ -121,11 +121,20 @@ class Player:
                     bench.go(phase)
                     held = bench.process(phase, cell.entry)
                     bench.until(lambda: not _runs(held), f"{phase} is over")
-                    bench.until(lambda: "Waits" in str(bench.told()) or "No space" in str(bench.told()) or bench.life_over(), "it waits")
+                    bench.until(
+                        lambda: (
+                            "Waits" in str(bench.told())
+                            or "No space" in str(bench.told())
+                            or bench.life_over()
+                        ),
+                        "it waits",
+                    )
             case ("server" | "server-later" | "server-then-fails", launch):
                 # Whatever comes after the work of these two is no business of theirs any more.
                 early = {Phase.PROMOTE: ACCEPTED, Phase.ROLLBACK: "begin"}
-                self._hold(cell, "unobserved" if "later" in cell.event.do[0] else early.get(phase, "unobserved"))
+                self._hold(
+                    cell, "unobserved" if "later" in cell.event.do[0] else early.get(phase, "unobserved")
+                )
                 known = bench.candidate(cell.entry) if launch == "candidate" else bench.server(launch)
                 assert known is not None
                 known.kill()
@@ -195,7 +204,9 @@ class Player:
             found.append(f"an error escaped: {bench.output()}")
         told = next(value for name, value in bench.told().items() if name.startswith("t-"))
         if told["outcome"] != end.ticket:
-            found.append(f"the ticket is {told['outcome']} ({told['message'] or told['why']}), not {end.ticket}")
+            found.append(
+                f"the ticket is {told['outcome']} ({told['message'] or told['why']}), not {end.ticket}"
+            )
         record = bench.end(cell.entry)
         state = None if record is None else record.state.value
         if state != end.state:
@@ -218,12 +229,14 @@ class Player:
 
     def _files(self, cell: Cell, name: Name) -> list[str]:
         end, found = ENDS[name], self.bench.files_say(cell.entry)
-        wanted = {"owner": end.owned, "blocked": end.blocked, "answers": True}
+        wanted: dict[str, int] = {"owner": end.owned, "blocked": end.blocked, "answers": True}
         if end.deployed is not None:
             wanted |= dict.fromkeys(("accepted", "pointer", "runtime"), end.deployed)
         if cell.event.silent and (name == "stuck" or cell.name == "candidate-dies-later"):
             del wanted["answers"]
-        return [f"{what} is {found[what]}, not {value}" for what, value in wanted.items() if found[what] != value]
+        return [
+            f"{what} is {found[what]}, not {value}" for what, value in wanted.items() if found[what] != value
+        ]
 
 
 def _runs(process: object) -> bool:

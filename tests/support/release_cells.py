@@ -217,11 +217,10 @@ class Cell:
 
 def cells() -> list[Cell]:
     """The whole table; what does not depend on the entry is done with the longer release."""
-    found = []
+    found: list[Cell] = []
     for name, event in EVENTS.items():
-        for phase in (*FORWARD, Phase.ROLLBACK):
-            if not event.only or phase in event.only:
-                found.append(Cell(phase=phase, name=name))
+        phases = [phase for phase in (*FORWARD, Phase.ROLLBACK) if not event.only or phase in event.only]
+        found += [Cell(phase=phase, name=name) for phase in phases]
     importing = ("agent-intended", "agent-running", "agent-settled", "phase-begin", "phase-done", "fails")
     found += [
         Cell(phase=phase, name=name, entry="import")

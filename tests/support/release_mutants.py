@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+def _set(owner: Any, name: str, value: Any) -> None:
+    setattr(owner, name, value)
+
+
 def _starts_before_the_intent() -> None:
     real = PhaseJournal.dispatch
 
@@ -30,7 +34,7 @@ def _starts_before_the_intent() -> None:
         real(self._journal, self._files, move.phase, self._begun, intent)
         return driver._Done()
 
-    ReleaseDriver._begin = begin  # type: ignore[method-assign]
+    _set(ReleaseDriver, "_begin", begin)
 
 
 def _begins_the_lost_again() -> None:
@@ -55,8 +59,8 @@ def _begins_the_lost_again() -> None:
         return driver._Done()
 
     real = ReleaseDriver._begin
-    driver.decide = once_more
-    ReleaseDriver._begin = begin  # type: ignore[method-assign]
+    _set(driver, "decide", once_more)
+    _set(ReleaseDriver, "_begin", begin)
 
 
 def _forgets_what_is_lost() -> None:
@@ -64,7 +68,7 @@ def _forgets_what_is_lost() -> None:
         found = look(*arguments)
         return replace(found, standing=Standing.NOT_STARTED) if found.standing is Standing.LOST else found
 
-    driver.look = seen
+    _set(driver, "look", seen)
 
 
 def _rolls_nothing_back() -> None:
@@ -74,7 +78,7 @@ def _rolls_nothing_back() -> None:
             return Move(act=Act.END, state=ReleaseState.FAILED, why=found.why)
         return found
 
-    driver.decide = ended
+    _set(driver, "decide", ended)
 
 
 def _rolls_back_over_others() -> None:
@@ -83,7 +87,7 @@ def _rolls_back_over_others() -> None:
             situation = replace(situation, accepted=AcceptedIs.BASELINE)
         return decide(situation)
 
-    driver.decide = always
+    _set(driver, "decide", always)
 
 
 def _gives_the_root_away() -> None:
@@ -93,40 +97,40 @@ def _gives_the_root_away() -> None:
         real(self, blocker)
         self.disclaim(blocker.owner)
 
-    ControlFiles.block = block  # type: ignore[method-assign]
+    _set(ControlFiles, "block", block)
 
 
 def _blocks_nothing() -> None:
-    ControlFiles.block = lambda _, __: None  # type: ignore[method-assign]
+    _set(ControlFiles, "block", lambda _, __: None)
 
 
 def _asks_nobody() -> None:
     def allowed(situation: Any) -> Move:
         return decide(replace(situation, allowed=Allowed.HELD))
 
-    driver.decide = allowed
+    _set(driver, "decide", allowed)
 
 
 def _stops_nothing() -> None:
     def stop(self: RunningPhase, **_: Any) -> Any:
         return self.poll()
 
-    RunningPhase.stop = stop  # type: ignore[method-assign]
+    _set(RunningPhase, "stop", stop)
 
 
 def _takes_any_observation() -> None:
     from ticket_agent.peft.release.observation import parse_observation  # noqa: PLC0415
 
-    phase_look.accept_observation = lambda data, **_: parse_observation(data)
+    _set(phase_look, "accept_observation", lambda data, **_: parse_observation(data))
 
 
 def _forgets_to_keep() -> None:
-    ReleaseDriver._keep = lambda _, __: None  # type: ignore[method-assign]
+    _set(ReleaseDriver, "_keep", lambda _, __: None)
 
 
 def _ignores_the_baseline() -> None:
     rules = {phase: replace(rule, from_baseline=False) for phase, rule in phase_machine.RULES.items()}
-    phase_machine.RULES = MappingProxyType(rules)  # type: ignore[misc]
+    _set(phase_machine, "RULES", MappingProxyType(rules))
 
 
 MUTANTS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
