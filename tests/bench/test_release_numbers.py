@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hive_support import raw_grant, raw_renew
-from native_worker import needs_train
 from release_daemon import Host, release_host
 
 from ticket_agent.hive.reference import Faults, RefusalError
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from bench_table import Table
 
-pytestmark = [needs_train, pytest.mark.bench, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.train, pytest.mark.bench, pytest.mark.timeout(400)]
 
 TICKETS = 200
 """At least so many on each side."""

@@ -93,7 +93,7 @@ def evaluate(job: Job) -> dict[str, Any]:
     job.check_base_files()
     if served.adapter_sha256 is not None:
         scan_named(job, "incumbent", served.adapter_sha256)
-    effect = {"matched_tensors": candidate.tensors, "changed_prompts": 4, "prompts": 4}
+    effect: dict[str, Any] = {"matched_tensors": candidate.tensors, "changed_prompts": 4, "prompts": 4}
     effect |= {"largest_logit_difference": 0.5, "noise": 0.0}
     before = _measured(job, served.served_artifact_sha256, served.generation)
     return _told(job, before, _measured(job, candidate.adapter_sha256, served.generation + 1), effect)
@@ -131,9 +131,7 @@ def main(arguments: list[str]) -> int:
 
     try:
         with Job(chosen.job, now_unix_ms=now) as job:
-            observe_and_leave(
-                chosen.phase, job, job.facts, lambda: WORKS[chosen.phase](job), now_unix_ms=now
-            )
+            observe_and_leave(chosen.phase, job, job.facts, lambda: WORKS[chosen.phase](job), now_unix_ms=now)
     except PeftError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from held import missing
-from native_worker import needs_train
 from phase_support import BUBBLEWRAP, needs_bubblewrap, staged
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ print(refused, talked)
 """
 
 
-@needs_train
+@pytest.mark.train
 def test_a_hub_id_is_not_asked_for(tmp_path: Path) -> None:
     """Nothing is even tried: no name is resolved and no socket connected, whatever asks for a model."""
     done = subprocess.run(
