@@ -23,7 +23,7 @@ from ticket_agent.peft.release.skeleton_base import SOURCE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [needs_train, pytest.mark.timeout(400)]
+pytestmark = [needs_train, pytest.mark.timeout(600)]
 
 TRAINER = Path(__file__).parents[1] / "support" / "adapter_training.py"
 PHASES = ["validate", "train", "evaluate", "scan", "stage", "load", "canary", "promote"]
