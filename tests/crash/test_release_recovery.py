@@ -123,6 +123,29 @@ def test_the_agent_is_down_while_a_recovery_is_done(player: Player) -> None:
     _require_recovered(player, 11)
 
 
+def test_an_incumbent_that_was_started_again_is_started_once(player: Player) -> None:
+    bench = player.bench
+    player.before("train", Phase.LOAD)
+    bench.fault(Phase.LOAD, "unobserved", "hold")
+    bench.fault(Phase.CANARY, "unobserved", "fails")
+    bench.fault(Phase.ROLLBACK, "begin", "kill")
+    bench.start(player.tickets["train"])
+    bench.held(Phase.LOAD)
+    first = bench.server("first.server")
+    assert first is not None
+    first.kill()
+    bench.go(Phase.LOAD)
+    life = bench.life
+    assert life is not None
+    assert life.over(10), str(bench.told())
+    assert "rollback_failed" in _told(player, 1)["message"]
+    bench.unfault(Phase.ROLLBACK)
+    assert bench.run(_recovery(player, 11)) == 0, bench.output()
+    _require_recovered(player, 11)
+    running = [server.launch_id for server in bench.room.all() if server.running() is not False]
+    assert running == ["rel-1.incumbent"]
+
+
 def test_there_are_four_attempts(player: Player) -> None:
     _spoil(player, "load-lost", "stuck")
     bench = player.bench
@@ -175,7 +198,7 @@ def test_a_recovery_waits_for_the_release_that_runs(player: Player) -> None:
     bench.go(Phase.CANARY)
     life = bench.life
     assert life is not None
-    assert life.over(30), bench.told()
+    assert life.over(10), str(bench.told())
     assert _told(player, 1)["outcome"] == "confirmed"
     assert "nothing to recover" in _told(player, 11)["message"]
 

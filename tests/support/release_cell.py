@@ -101,6 +101,9 @@ class Player:
                 assert status == -9, (status, bench.told(), bench.output())
                 begun = bench.files(cell.entry).run(phase).exists()
                 assert not (begun and method == "dispatch"), "begun before its intent was durable"
+            case ("agent-at", place):
+                status = bench.run(ticket, die={"at": place})
+                assert status == -9, (status, bench.told(), bench.output())
             case ("authority-between",):
                 wrong = {"at": f"{JOURNAL}.finish", "phase": phase.value, "when": "after"}
                 status = bench.run(ticket, die=wrong)

@@ -111,6 +111,7 @@ def _failed(*do: str, why: str, only: frozenset[Phase] = frozenset()) -> Event:
     return Event(do=do, before="failed", touching="recovered", undoing="stuck", why=why, only=only)
 
 
+BOTH: Final = {Phase.PROMOTE, Phase.ROLLBACK}
 _PROMOTED: Final = {"only": frozenset({Phase.PROMOTE}), "silent": True}
 
 EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
@@ -125,6 +126,34 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         # The phase's process, or who watches it, dies.
         "phase-begin": _lost("fault", "begin", "kill"),
         "phase-done": _lost("fault", "unobserved", "kill"),
+        **{
+            f"phase-{name}": _lost(
+                "fault", f"ticket_agent.peft.release.{place}", "kill", only=frozenset(phases)
+            )
+            for name, place, phases in (
+                ("moved", "serving_pointer:PointerFile.move", BOTH),
+                ("selected", "control_files:ControlFiles.select_runtime", BOTH),
+                ("accepted", "control_files:ControlFiles.promote", {Phase.PROMOTE}),
+                ("restored", "control_files:ControlFiles.restore", {Phase.ROLLBACK}),
+                ("ended", "known_server:KnownServer.stop", BOTH),
+            )
+        },
+        "server-started": Event(
+            do=("agent-at", "ticket_agent.peft.release.server_room:ServerRoom.start"),
+            before="failed",
+            touching="recovered",
+            undoing="stuck",
+            why="never begun",
+            only=frozenset({Phase.LOAD}),
+        ),
+        "server-noted": Event(
+            do=("agent-at", "ticket_agent.peft.release.server_record:ServerRecord.encode"),
+            before="failed",
+            touching="recovered",
+            undoing="stuck",
+            why="never begun",
+            only=frozenset({Phase.LOAD}),
+        ),
         "phase-told": _fine("fault", "observed", "kill", why="it was observed"),
         "phase-exit": _lost("fault", "unobserved", "exit"),
         "supervisor": _lost("supervisor"),
