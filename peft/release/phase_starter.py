@@ -24,7 +24,6 @@ from ticket_agent.peft.release.native.job import JobFacts
 from ticket_agent.peft.release.phase_command import PhaseCommand, PhaseLimits
 from ticket_agent.peft.release.phases import NATIVE_PHASES, Phase
 from ticket_agent.peft.release.request import encode_request
-from ticket_agent.peft.release.rollback_servers import incumbent_servers, told_to_end
 from ticket_agent.peft.release.serving_errors import InstanceRefusedError
 
 if TYPE_CHECKING:
@@ -291,21 +290,11 @@ class PhaseStarter:
         former = self._serving() if named is None else self._room.known(named)
         if former is None:
             raise InstanceRefusedError(f"server {named} was never noted down; look who removed it")
-<<<<<<< HEAD
         return servers | {
             "incumbent": self._files.launch_id(INCUMBENT),
             "again": former.launch_id,
             "port": self._room.free_port(),
         }
-=======
-        first = OperationFiles(root=self._files.root, operation_id=self._files.operation_id)
-        return {"candidate": _text(loaded, "candidate")} | incumbent_servers(
-            self._room,
-            incumbent,
-            ending=named is not None and told_to_end(first.job(Phase.PROMOTE) / "out"),
-            launch_id=self._files.launch_id(INCUMBENT),
-        )
->>>>>>> h-5
 
     def _serving(self) -> KnownServer:
         pointer = self._root.pointer.read()
