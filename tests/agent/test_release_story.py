@@ -238,6 +238,8 @@ def test_what_is_no_longer_allowed_is_stopped_and_put_back(host: Host) -> None:
     host.submit("t2", host.lab.prepare("release-2"), life_ms=6_000)
     host.await_phase("release-2", "validate")
     state, message = host.ended("t2")
-    assert state == "expired", message
+    # A phase that was stopped leaves the outcome unknown; between two phases nothing is unknown.
+    between = "the ticket expires before" in message or "no longer allowed" in message
+    assert state == ("failed" if between else "expired"), message
     assert host.accepted().generation == host.pointer().generation == 0
     assert agent.terminate() == 0
