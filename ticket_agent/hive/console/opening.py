@@ -7,8 +7,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from ticket_agent.hive.console.checks import check_port, check_role
-from ticket_agent.hive.console.framing import MAX_TICKET_LEN, FrameError
-from ticket_agent.hive.console.handshake import Attached, FailureKind, Handshake, HandshakeFailure, Send
+from ticket_agent.hive.console.connection import ClientConnection, ToSend
+from ticket_agent.hive.console.framing import MAX_TICKET_LEN
+from ticket_agent.hive.console.handshake import Attached, FailureKind, HandshakeFailure
 from ticket_agent.hive.console.link import Link, LinkError, LinkTimeoutError
 from ticket_agent.hive.console.lock import ConsoleLock, lock_enabled, lock_path
 from ticket_agent.hive.console.pacing import Pacing, retry_delay
@@ -24,6 +25,8 @@ from ticket_agent.protocol.namespace import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from ticket_agent.hive.console.connection import ClientEvent
 
 __all__ = ["DEFAULT_PORT", "ConsoleConfig", "SessionOpener"]
 
@@ -174,22 +177,28 @@ class SessionOpener:
 
     def _attempt(self, token: Secret, ticket: Secret | None) -> Link | HandshakeFailure:
         config = self._config
+        connection = ClientConnection(token=token, role=config.role, ticket=ticket)
         try:
-            link = Link.open(config.host, config.port, timeout_s=config.connect_s, monotonic=self._monotonic)
+            link = Link.open(
+                config.host,
+                config.port,
+                connection=connection,
+                timeout_s=config.connect_s,
+                monotonic=self._monotonic,
+            )
         except (OSError, ValueError) as error:
             # Resolving a malformed host name is a ValueError; to an operator both are the same mistake.
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             why = f"cannot connect: {reason}; check host, port and that the hive is up"
             return HandshakeFailure(kind=FailureKind.UNAVAILABLE, why=why)
-        handshake = Handshake(token=token, role=config.role, ticket=ticket)
         attached = False
         try:
-            failure = self._shake_hands(link, handshake)
+            failure = self._shake_hands(link)
             attached = failure is None
         finally:
             if not attached:
                 link.close()
-        if handshake.authenticated:
+        if connection.authenticated:
             self._proven = token
         if failure is None:
             return link
@@ -198,29 +207,28 @@ class SessionOpener:
             self._pacing.refused(failure.kind, self._monotonic())
         return failure
 
-    def _shake_hands(self, link: Link, handshake: Handshake) -> HandshakeFailure | None:
+    def _shake_hands(self, link: Link) -> HandshakeFailure | None:
         deadline = self._monotonic() + self._config.auth_s
+        ending: ClientEvent | None
         try:
-            link.send(handshake.start().line, deadline)
+            link.send(link.connection.start(), deadline)
             while True:
-                match handshake.receive(link.receive(deadline)):
-                    case Send(line):
+                match link.next_event(deadline):
+                    case ToSend(data):
                         deadline = self._monotonic() + self._config.command_s
-                        link.send(line, deadline)
+                        link.send(data, deadline)
                     case Attached():
                         return None
-                    case HandshakeFailure() as failure:
-                        return failure
-                    case None:
-                        pass
+                    case ending:
+                        break
         except LinkTimeoutError:
-            return handshake.timed_out()
+            ending = link.connection.expired()
         except LinkError:
-            return handshake.closed()
-        except FrameError as error:
-            return HandshakeFailure(
-                kind=FailureKind.VIOLATION, why=f"{error}; check that this is a Cohesix console"
-            )
+            ending = link.connection.ended()
+        if isinstance(ending, HandshakeFailure):
+            return ending
+        why = "the console spoke before the handshake began; check that this is a Cohesix console"
+        return HandshakeFailure(kind=FailureKind.VIOLATION, why=why)
 
     def _error_of(self, failure: HandshakeFailure, token: Secret) -> HiveError:
         if failure.kind is FailureKind.SILENT_CLOSE and token == self._proven:

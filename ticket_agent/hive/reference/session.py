@@ -6,14 +6,19 @@ import hmac
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ticket_agent.hive.console.connection import Broken, Hello, Line, Overlong, ServerConnection, State
+from ticket_agent.hive.console.framing import NEWER_BOUNDS, OLDER_BOUNDS, Bounds
+
 from .commands import STREAMED, Command, GrammarError, decode_line, parse_command
 from .errors import RefusalError
 
 if TYPE_CHECKING:
+    from ticket_agent.hive.console.connection import ServerEvent
+
     from .hive import ReferenceHive
     from .limiter import AttachLimiter
 
-__all__ = ["END", "ConsoleSession", "Reply", "SessionOptions"]
+__all__ = ["END", "OLDER_CONSOLE", "ConsoleSession", "Reply", "SessionOptions"]
 
 END: Final = "END"
 """Closes every streamed answer."""
@@ -46,12 +51,29 @@ class SessionOptions:
     Attributes:
         silent_auth: a refused AUTH is a bare end of the connection.
         stray_pong: PING also sends a bare ``PONG`` line.
-        short_errors: an ``ERR`` whose detail passes 128 characters is cut behind its reason.
+        short_errors: an ``ERR`` whose detail passes ``detail_limit`` characters is cut behind its reason.
+        bounds: what it accepts.
+        queue_depth: commands that wait at most before the oldest is lost; None loses nothing.
+        abrupt_quit: QUIT closes at once instead of waiting for the peer's end.
     """
 
     silent_auth: bool = False
     stray_pong: bool = False
     short_errors: bool = False
+    bounds: Bounds = NEWER_BOUNDS
+    queue_depth: int | None = None
+    abrupt_quit: bool = False
+
+
+OLDER_CONSOLE: Final = SessionOptions(
+    silent_auth=True,
+    stray_pong=True,
+    short_errors=True,
+    bounds=OLDER_BOUNDS,
+    queue_depth=8,
+    abrupt_quit=True,
+)
+"""The recorded console: everything that later ones no longer do, and the smaller bounds."""
 
 
 class ConsoleSession:
@@ -70,14 +92,38 @@ class ConsoleSession:
         self._limiter = limiter
         self._options = options
         self._role: str | None = None
-        self.authenticated = False
+        self.connection = ServerConnection(bounds=options.bounds, queue_depth=options.queue_depth)
+        """The frames of this session's client."""
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether the first frame was accepted."""
+        return self.connection.state is State.IDLE
+
+    def hear(self, event: ServerEvent) -> Command | Reply:
+        """Take what the client said; a :class:`Reply` is final, a command is still to be applied."""
+        match event:
+            case Hello(payload):
+                return self.authenticate(payload)
+            case Line(payload):
+                return self.parse(payload)
+            case Overlong():
+                return Reply(("ERR FRAME reason=invalid-length",))
+            case Broken():
+                return Reply(close=True)
+
+    def silence(self) -> Reply:
+        """Return what ends a session whose client said nothing for too long."""
+        if not self.authenticated:
+            return self.auth_failure("timeout")
+        return Reply(("ERR CONSOLE reason=timeout",), close=True)
 
     def authenticate(self, payload: bytes) -> Reply:
         """Judge the first frame."""
         reason = self._auth_refusal(payload)
         if reason is not None:
             return self.auth_failure(reason)
-        self.authenticated = True
+        self.connection.authenticated()
         return Reply(("OK AUTH",))
 
     def auth_failure(self, reason: str) -> Reply:
@@ -87,7 +133,7 @@ class ConsoleSession:
     def parse(self, payload: bytes) -> Command | Reply:
         """Read a frame of an authenticated session; a :class:`Reply` is the final answer to a bad one."""
         try:
-            return parse_command(decode_line(payload))
+            return parse_command(decode_line(payload), self._options.bounds)
         except UnicodeDecodeError:
             return Reply(close=True)
         except GrammarError as error:
@@ -100,7 +146,7 @@ class ConsoleSession:
                 pong = ("PONG",) if self._options.stray_pong else ()
                 return Reply(("OK PING reply=pong", *pong))
             case "QUIT":
-                return Reply(("OK QUIT",), close=True, quit=True)
+                return Reply(("OK QUIT",), close=True, quit=not self._options.abrupt_quit)
             case "ATTACH":
                 return Reply((self._attach(command),))
         if self._role is None:
