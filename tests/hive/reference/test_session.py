@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hive_support import SNAPSHOT, SPEC, STATUS, TOKEN, new_hive, raw_grant
 
-from ticket_agent.hive.console.connection import Hello
+from ticket_agent.hive.console.accepting import Hello
 from ticket_agent.hive.reference import ReferenceHive, SessionOptions
 from ticket_agent.hive.reference.commands import Command
 from ticket_agent.hive.reference.limiter import AttachLimiter

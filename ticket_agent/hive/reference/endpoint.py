@@ -18,7 +18,7 @@ from .session import Reply
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ticket_agent.hive.console.connection import ServerEvent
+    from ticket_agent.hive.console.accepting import ServerEvent
 
     from .commands import Command
     from .session import ConsoleSession

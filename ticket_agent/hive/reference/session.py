@@ -6,14 +6,15 @@ import hmac
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ticket_agent.hive.console.connection import Broken, Hello, Line, Overlong, ServerConnection, State
+from ticket_agent.hive.console.accepting import Broken, Hello, Line, Overlong, ServerConnection
+from ticket_agent.hive.console.connection import State
 from ticket_agent.hive.console.framing import NEWER_BOUNDS, OLDER_BOUNDS, Bounds
 
 from .commands import STREAMED, Command, GrammarError, decode_line, parse_command
 from .errors import RefusalError
 
 if TYPE_CHECKING:
-    from ticket_agent.hive.console.connection import ServerEvent
+    from ticket_agent.hive.console.accepting import ServerEvent
 
     from .hive import ReferenceHive
     from .limiter import AttachLimiter
