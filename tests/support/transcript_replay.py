@@ -15,6 +15,8 @@ from ticket_agent.hive.console.framing import encode_frame
 from ticket_agent.hive.console.handshake import Attached, FailureKind, HandshakeFailure
 from ticket_agent.hive.console.replies import Command, Done, Ended, Err, Verb, Violation
 from ticket_agent.hive.credentials import Secret
+from ticket_agent.protocol.capability import decode_ticket, verify_mac
+from ticket_agent.protocol.namespace import RefusalKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,9 +29,7 @@ UNUSED_VERBS = frozenset({"SPAWN", "KILL", "NETSTATS", "HELP"})
 
 
 def connection_for(token: str, role: str = "queen", ticket: str | None = None) -> ClientConnection:
-    return ClientConnection(
-        token=Secret(token), role=role, ticket=None if ticket is None else Secret(ticket)
-    )
+    return ClientConnection(token=Secret(token), role=role, ticket=None if ticket is None else Secret(ticket))
 
 
 def idle_connection(role: str = "queen") -> ClientConnection:
@@ -58,8 +58,9 @@ def command_of(line: str) -> Command | None:
 
 
 class ClientReplay:
-    """Feeds one recording to the connection; where the recorded client went on after a refusal that ours takes
-    for the end, a fresh connection stands in.
+    """Feeds one recording to the connection.
+
+    Where the recorded client went on after a refusal that ours takes for the end, a fresh one stands in.
 
     Attributes:
         results: what became of each recorded line.
@@ -100,9 +101,11 @@ class ClientReplay:
     def _sent(self, event: Event) -> None:
         self._line = "(raw bytes)" if event.total is None else event.payload.decode()
         word, _, rest = self._line.partition(" ")
-        if word in {"AUTH", "HELO"} or (self._connection is not None and self._connection.state is State.AUTH):
+        if word in {"AUTH", "HELO"} or (
+            self._connection is not None and self._connection.state is State.AUTH
+        ):
             role, *ticket = self._attaches.pop(0) if self._attaches else ["queen"]
-            self._connection = connection_for(rest or "tok", role, *(ticket or [None]))
+            self._connection = connection_for(rest or "tok", role, *ticket)
             self._compare(event, self._connection.start())
         elif word == "ATTACH":
             self._attach(event, rest)
@@ -114,7 +117,7 @@ class ClientReplay:
             self._compare(event, self._proposed or b"")
             return
         role, *ticket = rest.split(" ")
-        self._connection = connection_for("tok", role, *(ticket or [None]))
+        self._connection = connection_for("tok", role, *ticket)
         self._connection.start()
         self._connection.receive(encode_frame("OK AUTH"))
         step = self._connection.next_event()
@@ -176,8 +179,11 @@ def _words(line: str, event: ClientEvent) -> Iterator[str]:
             yield "done"
         case Answered(Err(refusal)):
             ack = parse_ack(refusal.text)
-            detail = "" if ack is None or refusal.kind != "grammar" else f" {ack.verb}"
-            yield f"refused: {refusal.kind}{detail}"
+            assert ack is not None
+            of_grammar = refusal.kind is RefusalKind.GRAMMAR
+            detail = f" ERR {ack.verb}" if of_grammar else f" {ack.words.get('detail', 'without a detail')}"
+            other = refusal.kind in {RefusalKind.GRAMMAR, RefusalKind.OTHER}
+            yield f"refused: {refusal.kind}{detail if other else ''}"
         case Answered(Violation(why)):
             yield f"violation: {why}"
         case Answered(Ended(why)):
@@ -245,7 +251,10 @@ def _two_clients(text: str) -> str:
     assert isinstance(ended, HandshakeFailure)
     assert "B auth b''" in text
     tries = [line for line in text.splitlines() if line.startswith("D try")]
-    return f"second client: {silent.kind}, then {ended.kind}; after a reset attached at try {len(tries)}"
+    return (
+        f"second client: no byte ({silent.kind}: another client holds the console), then {ended.kind}; "
+        f"after a reset attached at try {len(tries)}"
+    )
 
 
 def _reconnects(text: str) -> str:
@@ -299,7 +308,9 @@ def _other_client(text: str) -> str:
 
 
 def _pypi(text: str) -> str:
-    parse = told("ECHO /x " + "y" * 200, ["ERR PARSE reason=policy detail=argument payload exceeds allowed length"])
+    parse = told(
+        "ECHO /x " + "y" * 200, ["ERR PARSE reason=policy detail=argument payload exceeds allowed length"]
+    )
     frame = told("ECHO /x " + "y" * 400, ["ERR FRAME reason=invalid-length"])
     hung = text.count("connection closed (timed out)")
     return f"where the published client hung ({hung}): {parse}; {frame}"
@@ -308,6 +319,15 @@ def _pypi(text: str) -> str:
 def _no_console(text: str) -> str:
     assert "OK AUTH" not in text
     return "no console traffic: a mounted namespace"
+
+
+def _vectors(text: str) -> str:
+    minted = re.search(r"^(cohesix-ticket-\S+) 206$", text, re.MULTILINE)
+    assert minted is not None
+    capability = decode_ticket(minted[1])
+    sound = verify_mac(capability, "bootstrap")
+    claims = capability.claims
+    return f"ticket: role {claims.role}, subject {claims.subject}, MAC {'good' if sound else 'WRONG'}"
 
 
 NOTES = {
@@ -323,4 +343,5 @@ NOTES = {
     "23b_coh_mount_same_fd": _no_console,
     "25_tail_cursor": _tails,
     "27_other_official_clients": _other_client,
+    "28_ticket_vectors": _vectors,
 }

@@ -1,12 +1,11 @@
 """Capability tickets ``cohesix-ticket-<payload>.<mac>``: bytes to claims and back, and who minted them.
 
-A ticket is a bearer secret: whoever has its text has its rights. Nothing in here shows it; what may be shown is
-:attr:`Capability.fingerprint`. Deciding whether the claims suffice is in ``capability_check``.
+A ticket is a bearer secret: whoever has its text has its rights. Nothing in here shows it; what may be shown
+is :attr:`Capability.fingerprint`. Deciding whether the claims suffice is in ``capability_check``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 from .capability_bytes import CapabilityError, Reader, Writer
+from .redaction import ticket_fingerprint
 
 __all__ = [
     "MAX_TICKET_CHARS",
@@ -28,7 +28,6 @@ __all__ = [
     "decode_ticket",
     "encode_claims",
     "mint_ticket",
-    "redact_tickets",
     "verify_mac",
 ]
 
@@ -41,7 +40,6 @@ MAC_BYTES: Final = 32
 VERSIONS: Final = (1, 2)
 
 _TICKET: Final = re.compile(r"cohesix-ticket-((?:[0-9a-f]{2})+)\.([0-9a-f]{64})")
-_ANYWHERE: Final = re.compile(r"cohesix-ticket-[0-9a-z.]*", re.IGNORECASE)
 
 _TICKS, _OPS, _TTL, _SUBJECT, _SCOPES, _QUOTAS = 1, 2, 4, 8, 16, 32
 _KNOWN_FLAGS: Final = 63
@@ -147,19 +145,14 @@ class Claims:
         """Unix milliseconds of the expiry, or None."""
         return None if self.ttl_s is None else self.issued_at_ms + 1000 * self.ttl_s
 
-    def scope_for(self, path: str) -> Scope | None:
-        """The closest scope that holds a path, or None."""
-        return max(
-            (scope for scope in self.scopes if scope.holds(path)),
-            key=lambda scope: len(scope.path),
-            default=None,
-        )
+    def scope_for(self, path: str, access: Access) -> Scope | None:
+        """The closest scope that allows this, or None."""
+        allowing = [scope for scope in self.scopes if scope.holds(path) and scope.access.covers(access)]
+        return max(allowing, key=lambda scope: len(scope.path), default=None)
 
     def allows(self, path: str, access: Access) -> bool:
         """Whether the scopes let a session do this; a ticket without scopes leaves it to the role."""
-        if not self.scopes:
-            return True
-        return any(scope.holds(path) and scope.access.covers(access) for scope in self.scopes)
+        return not self.scopes or self.scope_for(path, access) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +176,7 @@ class Capability:
     @property
     def fingerprint(self) -> str:
         """A name for logs: the first 12 digits of the SHA-256 of the text."""
-        return _fingerprint(self.reveal())
+        return ticket_fingerprint(self.reveal())
 
 
 def decode_ticket(text: str) -> Capability:
@@ -276,11 +269,6 @@ def verify_mac(capability: Capability, secret: str) -> bool:
     return hmac.compare_digest(capability.mac, _mac(capability.payload, secret))
 
 
-def redact_tickets(text: str) -> str:
-    """Return ``text`` with every ticket, whole or cut, replaced by its fingerprint."""
-    return _ANYWHERE.sub(lambda match: f"[ticket {_fingerprint(match[0])}]", text)
-
-
 def _claims(payload: bytes) -> Claims:
     version = payload[0]
     if version not in VERSIONS:
@@ -340,7 +328,3 @@ def _mac(payload: bytes, secret: str) -> bytes:
     from blake3 import blake3  # noqa: PLC0415 - an optional package, and only tickets need it
 
     return blake3(payload, key=blake3(secret.encode()).digest()).digest()
-
-
-def _fingerprint(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -113,7 +113,7 @@ def _scopes(claims: Claims, needs: Iterable[Need], calls_per_s: float) -> Iterab
         if not claims.allows(need.path, need.access):
             yield _fatal("scope", f"its scopes do not allow {need.access.label} on {need.path}")
             continue
-        scope = claims.scope_for(need.path)
+        scope = claims.scope_for(need.path, need.access)
         if scope is not None and 0 < scope.rate_per_s < calls_per_s:
             slow[scope.path] = scope.rate_per_s
     for path, rate in slow.items():

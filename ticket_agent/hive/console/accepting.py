@@ -1,7 +1,7 @@
 """The console's side of a connection without I/O: bytes in, events out.
 
-Which frames count before a client has authenticated and which after, what a frame over the bound does, and how
-an early console loses commands. What a command means is not decided here.
+Which frames count before a client has authenticated and which after, what a frame over the bound does, and
+how an early console loses commands. What a command means is not decided here.
 """
 
 from __future__ import annotations

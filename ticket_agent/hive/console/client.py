@@ -50,6 +50,7 @@ class ConsoleNamespace:
         env: Mapping[str, str] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._peer = config.peer
         self._command_s = config.command_s
@@ -57,7 +58,11 @@ class ConsoleNamespace:
         self._keepalive_s = config.keepalive_s
         self._monotonic = monotonic
         self._opener = SessionOpener(
-            config, env=os.environ if env is None else env, monotonic=monotonic, sleep=sleep
+            config,
+            env=os.environ if env is None else env,
+            monotonic=monotonic,
+            sleep=sleep,
+            now_ms=now_ms,
         )
         self._link: Link | None = None
         self._session = 0

@@ -123,8 +123,8 @@ class ClientConnection:
 
     1. One command is in flight at a time.
     2. The events do not depend on how the bytes were cut.
-    3. After a failed handshake, a violation, an announced end or an unasked line the state is CLOSED; bytes
-       that arrive then are dropped unread.
+    3. After a failed handshake, a violation, an announced end, an unasked line or the answer to QUIT the
+       state is CLOSED; bytes that arrive then are dropped unread.
     """
 
     def __init__(self, *, token: Secret, role: str, ticket: Secret | None = None) -> None:
@@ -241,7 +241,7 @@ class ClientConnection:
         if isinstance(outcome, Done) and command.verb in CHUNKED:
             outcome = _reassembled(command, outcome)
         self._flight = None
-        if _keeps_session(outcome):
+        if command.verb is not Verb.QUIT and _keeps_session(outcome):
             self._move(_Move.ANSWER)
         else:
             self._close()

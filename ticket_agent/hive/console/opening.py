@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from ticket_agent.hive.console.checks import check_port, check_role
 from ticket_agent.hive.console.connection import ClientConnection, ToSend
-from ticket_agent.hive.console.framing import MAX_TICKET_LEN
 from ticket_agent.hive.console.handshake import Attached, FailureKind, HandshakeFailure
 from ticket_agent.hive.console.link import Link, LinkError, LinkTimeoutError
 from ticket_agent.hive.console.lock import ConsoleLock, lock_enabled, lock_path
 from ticket_agent.hive.console.pacing import Pacing, retry_delay
-from ticket_agent.hive.credentials import CredentialError, Secret, console_secret, resolve_secret
+from ticket_agent.hive.console.presenting import Credentials, read_credentials
 from ticket_agent.protocol.namespace import (
     HiveAuthError,
     HiveBusyError,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ticket_agent.hive.console.connection import ClientEvent
+    from ticket_agent.hive.credentials import Secret
 
 __all__ = ["DEFAULT_PORT", "ConsoleConfig", "SessionOpener"]
 
@@ -40,7 +40,8 @@ class ConsoleConfig:
     Attributes:
         host: name or address.
         port: TCP port.
-        token: literal token, ``env:NAME`` or ``file:/absolute/path``; None looks into the environment.
+        token: ``env:NAME`` or ``file:/absolute/path``, for a console of this host also the token itself; None
+            looks into the environment.
         role: role to attach as.
         ticket: capability token in the same forms; None attaches without one.
         allow_placeholder: accept well-known example tokens; for a lab only.
@@ -103,11 +104,13 @@ class SessionOpener:
         env: Mapping[str, str],
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
+        now_ms: Callable[[], int],
     ) -> None:
         self._config = config
         self._env = env
         self._monotonic = monotonic
         self._sleep = sleep
+        self._now_ms = now_ms
         self._pacing = Pacing()
         self._lock = ConsoleLock(lock_path(config.host, config.port, directory=config.lock_dir))
         self._proven: Secret | None = None
@@ -122,18 +125,18 @@ class SessionOpener:
             HiveViolationError: the peer is no Cohesix console.
         """
         self._refuse_while_rationed()
-        token, ticket = self._credentials()
+        presented = self._credentials()
         if self._config.use_lock and lock_enabled(self._env):
             self._lock.acquire()
         wait_s = self._pacing.wait(self._monotonic())
         if wait_s > 0:
             self._sleep(wait_s)
         retries = 0
-        while isinstance(attempt := self._attempt(token, ticket), HandshakeFailure):
+        while isinstance(attempt := self._attempt(presented), HandshakeFailure):
             delay = retry_delay(attempt, retries)
             if delay is None or self._pacing.blocked(self._monotonic()) is not None:
                 self._pacing.failed(self._monotonic(), delay_s=attempt.delay_s)
-                raise self._error_of(attempt, token)
+                raise self._error_of(attempt, presented.token)
             self._sleep(delay)
             retries += 1
         return attempt
@@ -163,21 +166,21 @@ class SessionOpener:
                 f"the next attempt is possible in {throttled_s:.0f} s"
             )
 
-    def _credentials(self) -> tuple[Secret, Secret | None]:
-        allow_placeholder = self._config.allow_placeholder
-        token = console_secret(self._config.token, env=self._env, allow_placeholder=allow_placeholder)
-        if self._config.ticket is None:
-            return token, None
-        ticket = resolve_secret(self._config.ticket, env=self._env, allow_placeholder=allow_placeholder)
-        if len(ticket.reveal()) > MAX_TICKET_LEN:
-            raise CredentialError(
-                f"the ticket is longer than {MAX_TICKET_LEN} characters; issue a smaller one"
-            )
-        return token, ticket
-
-    def _attempt(self, token: Secret, ticket: Secret | None) -> Link | HandshakeFailure:
+    def _credentials(self) -> Credentials:
         config = self._config
-        connection = ClientConnection(token=token, role=config.role, ticket=ticket)
+        return read_credentials(
+            token=config.token,
+            ticket=config.ticket,
+            role=config.role,
+            host=config.host,
+            allow_placeholder=config.allow_placeholder,
+            env=self._env,
+            now_ms=self._now_ms(),
+        )
+
+    def _attempt(self, presented: Credentials) -> Link | HandshakeFailure:
+        config = self._config
+        connection = ClientConnection(token=presented.token, role=config.role, ticket=presented.ticket)
         try:
             link = Link.open(
                 config.host,
@@ -199,11 +202,11 @@ class SessionOpener:
             if not attached:
                 link.close()
         if connection.authenticated:
-            self._proven = token
+            self._proven = presented.token
         if failure is None:
             return link
         # A silent close cannot be the fault of a token that was accepted before, so it does not count then.
-        if failure.kind is not FailureKind.SILENT_CLOSE or token != self._proven:
+        if failure.kind is not FailureKind.SILENT_CLOSE or presented.token != self._proven:
             self._pacing.refused(failure.kind, self._monotonic())
         return failure
 

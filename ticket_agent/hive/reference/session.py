@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ticket_agent.hive.console.accepting import Broken, Hello, Line, Overlong, ServerConnection
 from ticket_agent.hive.console.connection import State
@@ -12,12 +12,13 @@ from ticket_agent.hive.console.framing import NEWER_BOUNDS, OLDER_BOUNDS, Bounds
 
 from .commands import STREAMED, Command, GrammarError, decode_line, parse_command
 from .errors import RefusalError
+from .tickets import AttachDeniedError, LimitError, TicketDesk
 
 if TYPE_CHECKING:
     from ticket_agent.hive.console.accepting import ServerEvent
 
-    from .hive import ReferenceHive
     from .limiter import AttachLimiter
+    from .tickets import Permit
 
 __all__ = ["END", "OLDER_CONSOLE", "ConsoleSession", "Reply", "SessionOptions"]
 
@@ -28,6 +29,16 @@ _AUTH: Final = "AUTH "
 _QUEEN: Final = "queen"
 _WORKER_ROLES: Final = frozenset({"worker", "worker-heartbeat", "worker-gpu", "worker-bus", "worker-lora"})
 _DETAIL_LIMIT: Final = 128
+
+
+class Tree(Protocol):
+    """What a session needs of a hive; both calls raise :class:`RefusalError` and then changed nothing."""
+
+    def echo(self, path: str, payload: str, *, role: str) -> int:
+        """Append; return the bytes that were stored."""
+
+    def wire(self, verb: str, path: str, *, role: str, newest: int | None = None) -> list[str]:
+        """Return the data lines of LS, CAT or TAIL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +97,17 @@ class ConsoleSession:
     """
 
     def __init__(
-        self, hive: ReferenceHive, *, token: str, limiter: AttachLimiter, options: SessionOptions
+        self,
+        hive: Tree,
+        *,
+        token: str,
+        limiter: AttachLimiter,
+        options: SessionOptions,
+        desk: TicketDesk | None = None,
     ) -> None:
         self._hive = hive
+        self._desk = desk or TicketDesk({}, clock=lambda: 0)
+        self._permit: Permit | None = None
         self._token = token
         self._limiter = limiter
         self._options = options
@@ -153,9 +172,16 @@ class ConsoleSession:
         if self._role is None:
             return Reply((f"ERR {command.verb} reason=policy detail=unauthenticated",))
         try:
-            return Reply(self._namespace(command, self._role))
+            if self._permit is not None:
+                self._permit.charge(command.verb, command.path)
+            lines = self._namespace(command, self._role)
         except RefusalError as refusal:
             return Reply((self._error_line(refusal, command),))
+        except LimitError as limit:
+            return Reply((limit.line(command.verb, command.path),))
+        if self._permit is not None:
+            self._permit.spend(sum(len(line) for line in lines) + len(command.payload))
+        return Reply(lines)
 
     def _auth_refusal(self, payload: bytes) -> str | None:
         try:
@@ -176,10 +202,11 @@ class ConsoleSession:
         limited = self._limiter.refusal()
         if limited is not None:
             return f"ERR ATTACH reason=quota {limited}"
-        # Workers attach with a capability token; this hive mints none, so that no token is a good one.
-        if role != _QUEEN or command.ticket:
+        try:
+            self._permit = self._desk.admit(role, command.ticket)
+        except AttachDeniedError as denied:
             self._limiter.failed()
-            return "ERR ATTACH reason=policy detail=denied"
+            return f"ERR ATTACH reason=policy detail={denied.detail}"
         self._limiter.succeeded()
         self._role = role
         return f"OK ATTACH role={role}"
@@ -187,6 +214,8 @@ class ConsoleSession:
     def _namespace(self, command: Command, role: str) -> tuple[str, ...]:
         verb, path = command.verb, command.path
         if verb not in STREAMED:
+            if role != _QUEEN:
+                raise LimitError("policy", "detail=denied")
             size = self._hive.echo(path, command.payload, role=role)
             return (f"OK ECHO path={path} bytes={size}",)
         lines = self._hive.wire(verb, path, role=role, newest=command.lines)
