@@ -83,6 +83,11 @@ class ServerConnection:
         """AUTH, then IDLE, then CLOSED."""
         return self._state
 
+    @property
+    def buffered(self) -> int:
+        """Bytes that wait for the rest of their frame."""
+        return self._decoder.buffered
+
     def authenticated(self) -> None:
         """Note that the hello was accepted; what the client sent behind it is now read.
 

@@ -144,9 +144,9 @@ class ClientConnection:
         return self._handshake.authenticated
 
     @property
-    def mid_frame(self) -> bool:
-        """Whether the bytes so far end inside a frame."""
-        return self._decoder.mid_frame
+    def buffered(self) -> int:
+        """Bytes that wait for the rest of their frame."""
+        return self._decoder.buffered
 
     def start(self) -> bytes:
         """Return the first bytes; due at once after connecting, since early consoles wait only ~40 ms.

@@ -134,6 +134,11 @@ class FrameDecoder:
         """Whether the bytes so far end inside a frame."""
         return bool(self._buffer) or self._draining > 0
 
+    @property
+    def buffered(self) -> int:
+        """Bytes that are held; after ``next_frame`` returned None less than one frame."""
+        return len(self._buffer)
+
     def receive(self, data: bytes) -> None:
         """Add bytes from the peer; ``next_frame`` hands out what they complete."""
         skipped = min(self._draining, len(data))
