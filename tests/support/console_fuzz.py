@@ -33,8 +33,8 @@ MAX_EVENTS = CHUNK // 4 + 8
 
 
 @cache
-def recorded(what: str) -> tuple[bytes, ...]:
-    """Whole streams of one direction, one per recording."""
+def recorded(what: str) -> tuple[tuple[bytes, ...], ...]:
+    """The frames of one direction, one list per recording."""
     streams = []
     for path in replayable():
         frames = [
@@ -43,7 +43,7 @@ def recorded(what: str) -> tuple[bytes, ...]:
             if event.what == what
         ]
         if frames:
-            streams.append(b"".join(frames))
+            streams.append(tuple(frames))
     return tuple(streams)
 
 
@@ -63,11 +63,11 @@ def interesting() -> tuple[bytes, ...]:
     return tuple(encode_frame(line) for line in lines) + headers
 
 
-def mutated(rng: random.Random, corpus: tuple[bytes, ...]) -> bytes:
-    """One recorded stream, a slice of it, with one to six changes."""
-    base = bytearray(rng.choice(corpus))
-    start = rng.randrange(len(base))
-    base = base[start : start + rng.randint(1, 2048)] if rng.random() < 0.7 else base[:4096]
+def mutated(rng: random.Random, corpus: tuple[tuple[bytes, ...], ...]) -> bytes:
+    """Some frames of one recording, from its start or from anywhere, with one to six changes."""
+    frames = rng.choice(corpus)
+    start = rng.randrange(len(frames)) if rng.random() < 0.7 else 0
+    base = bytearray(b"".join(frames[start : start + rng.randint(1, 40)])[:8192])
     for _ in range(rng.randint(1, 6)):
         at = rng.randrange(len(base) + 1)
         match rng.randrange(7):
@@ -82,7 +82,7 @@ def mutated(rng: random.Random, corpus: tuple[bytes, ...]) -> bytes:
             case 4:
                 base[at:at] = rng.randbytes(rng.randint(1, 32))
             case 5:
-                other = rng.choice(corpus)
+                other = b"".join(rng.choice(corpus))
                 cut = rng.randrange(len(other))
                 base[at:] = other[cut : cut + 512]
             case _:
@@ -102,19 +102,20 @@ COMMANDS = (
 )
 
 
-NAMED = re.compile(rb"(?:OK|ERR) (LS|CAT|TAIL|ECHO)[^/]{0,60}path=(/[!-~]*)")
+NAMED = re.compile(rb"(?:OK|ERR) (LS|CAT|TAIL|ECHO|PING|QUIT)(?:[^/]{0,60}path=(/[!-~]*))?")
 
 
 def _questions(data: bytes, rng: random.Random) -> Iterator[Command]:
     """Commands that the stream may answer, in its order; anything once it is through."""
     for verb, path in NAMED.findall(data):
-        yield Command(Verb(verb.decode()), path.decode(), "x" if verb == b"ECHO" else None)
+        named = verb not in {b"PING", b"QUIT"}
+        yield Command(Verb(verb.decode()), path.decode() if named else None, "x" if verb == b"ECHO" else None)
     while True:
         yield rng.choice(COMMANDS)
 
 
-def _client(rng: random.Random, questions: Iterator[Command]) -> ClientConnection:
-    if rng.random() < 0.2:
+def _client(data: bytes, rng: random.Random, questions: Iterator[Command]) -> ClientConnection:
+    if b"OK AUTH" in data[:16] or rng.random() < 0.1:
         connection = connection_for("tok", ticket="cohesix-ticket-00.00" if rng.random() < 0.5 else None)
         connection.start()
         return connection
@@ -132,7 +133,7 @@ def _cuts(rng: random.Random, data: bytes) -> list[bytes]:
 def strike_client(data: bytes, rng: random.Random) -> str:
     """Give a client's connection these bytes; return how it ended."""
     questions = _questions(data, rng)
-    connection = _client(rng, questions)
+    connection = _client(data, rng, questions)
     answers = 0
     for piece in _cuts(rng, data):
         connection.receive(piece)

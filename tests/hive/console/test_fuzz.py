@@ -1,7 +1,7 @@
 """No bytes may crash, hang or fatten the console's machines.
 
-A sample runs with the suite. ``TICKET_AGENT_FUZZ=all pytest -s tests/hive/console/test_fuzz.py`` gives each of
-them 100,000 inputs and prints what became of them.
+A sample runs with the suite. ``TICKET_AGENT_FUZZ=all pytest -s tests/hive/console/test_fuzz.py`` gives each
+of them 100,000 inputs and prints what became of them.
 """
 
 from __future__ import annotations
