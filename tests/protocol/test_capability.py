@@ -245,7 +245,7 @@ WIDE = Claims(role=Role.QUEEN, issued_at_ms=ISSUED_MS)
         (replace(WIDE, ttl_s=0), "queen", ["!expired"]),
         (replace(WIDE, ttl_s=1), "queen", ["expires-soon"]),
         (replace(WIDE, ttl_s=3600), "queen", []),
-        (replace(WIDE, scopes=(Scope(path="/", access=Access.WRITE),)), "queen", ["!scope"] * 9),
+        (replace(WIDE, scopes=(Scope(path="/", access=Access.WRITE),)), "queen", ["!scope"] * 11),
         (replace(WIDE, scopes=(Scope(path="/host", access=Access.READ_WRITE),)), "queen", ["!scope"] * 5),
         (replace(WIDE, ops=5, ticks=6), "queen", ["ops", "ticks"]),
         (replace(WIDE, quotas=Quotas(bandwidth=9, cursor_resumes=1)), "queen", ["bandwidth", "cursor"]),

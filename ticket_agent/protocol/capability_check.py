@@ -47,6 +47,8 @@ def agent_needs(mount: str = "/host") -> tuple[Need, ...]:
     """What the agent does in a hive's namespace; ``mount`` is where the host tree is mounted."""
     tickets = f"{mount.rstrip('/')}/tickets"
     return (
+        Need(tickets, Access.READ),
+        Need(f"{tickets}/spec", Access.READ),
         Need(f"{tickets}/spec.snapshot", Access.READ),
         Need(f"{tickets}/retention", Access.READ),
         Need(f"{tickets}/current", Access.READ),
