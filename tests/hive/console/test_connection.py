@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from capability_support import lab_ticket
 from hypothesis import given
 from hypothesis import strategies as st
 from transcript_replay import connection_for, idle_connection
@@ -21,6 +22,7 @@ from ticket_agent.hive.console.connection import (
 from ticket_agent.hive.console.framing import OLDER_BOUNDS, FrameError, encode_frame
 from ticket_agent.hive.console.handshake import Attached, FailureKind, HandshakeFailure
 from ticket_agent.hive.console.replies import Command, Done, Ended, Err, Verb, Violation
+from ticket_agent.protocol.capability import decode_ticket
 from ticket_agent.protocol.chunks import encode_line
 
 LS = Command(Verb.LS, "/gpu")
@@ -286,3 +288,13 @@ def test_what_a_console_hears_does_not_depend_on_the_cuts(lines: list[str], size
         cut.receive(data[start : start + size])
         found += heard(cut)
     assert found == heard(whole)
+
+
+def test_a_ticket_that_a_peer_quotes_is_named_by_its_fingerprint() -> None:
+    ticket = lab_ticket()
+    connection = asked()
+    (event,) = told(connection, f"ERR LS reason=policy path=/gpu error={ticket}")
+    assert isinstance(event, Answered)
+    assert isinstance(event.outcome, Err)
+    assert ticket[15:60] not in repr(event)
+    assert f"[ticket {decode_ticket(ticket).fingerprint}]" in event.outcome.refusal.text

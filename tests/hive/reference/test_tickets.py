@@ -20,6 +20,7 @@ from ticket_agent.protocol.namespace import (
     HiveAuthError,
     HiveBusyError,
     HiveRefusedError,
+    HiveUnreachableError,
     Refusal,
     RefusalKind,
     Refused,
@@ -188,3 +189,30 @@ def test_a_ticket_the_hive_refuses_costs_others_a_throttle_and_never_the_lockout
             seconds.now += 1
         with client(server.port, lab_ticket()) as good:
             good.connect()
+
+
+def test_a_session_is_left_when_its_ticket_ends_and_the_rotated_one_is_presented() -> None:
+    env = {"T": lab_ticket(ttl_s=10)}
+    clock, seconds = ManualClock(ISSUED_MS), FakeClock()
+    with running_hive(clock=clock, ticket_secrets=SECRETS) as (_, server):
+        console = ConsoleNamespace(
+            ConsoleConfig(port=server.port, token=TOKEN, ticket="env:T", use_lock=False),
+            env=env,
+            monotonic=seconds.monotonic,
+            sleep=seconds.sleep,
+            now_ms=clock,
+        )
+        with console:
+            clock.advance(9_999)
+            assert console.ls("/gpu")
+            env["T"] = lab_ticket(ttl_s=60)
+            assert console.ls("/gpu")
+            assert console.session == 1
+            clock.advance(1)
+            with pytest.raises(HiveUnreachableError, match="session 1 is over; nothing was sent"):
+                console.append("/log/queen.log", "x", session=1)
+            assert console.ls("/gpu")
+            assert console.session == 2
+            clock.advance(60_000)
+            with pytest.raises(HiveAuthError, match="expired"):
+                console.ls("/gpu")

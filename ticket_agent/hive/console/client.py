@@ -40,7 +40,7 @@ class ConsoleNamespace:
     1. A session is opened when an operation needs one and kept until ``close`` or the first surprise.
     2. Reads are repeated once over a fresh session when the connection broke.
     3. An append is sent again only if it is certain that no byte of it had left this host.
-    4. Credentials are read at each connect and appear in no message.
+    4. Credentials are read at each connect and appear in no message. A session ends with its ticket.
     """
 
     def __init__(
@@ -153,6 +153,7 @@ class ConsoleNamespace:
             HiveAuthError: the credential, role or ticket was refused, or too many were in the last minute.
             HiveViolationError: the peer is no Cohesix console.
         """
+        self._leave_expired()
         if self._link is None:
             self._link = self._opener.open()
             self._session += 1
@@ -202,7 +203,14 @@ class ConsoleNamespace:
                 f"{self._peer}: the connection {error}; nothing was sent, check that the hive is up"
             ) from error
 
+    def _leave_expired(self) -> None:
+        """End a session whose ticket has run out: the hive would refuse everything in it from now on."""
+        if self._link is not None and self._opener.ticket_expired():
+            link, self._link = self._link, None
+            self._farewell(link)
+
     def _connect_for(self, session: int | None) -> None:
+        self._leave_expired()
         if session is not None and (self._link is None or self._session != session):
             raise HiveUnreachableError(f"{self._peer}: session {session} is over; nothing was sent")
         self.connect()

@@ -114,6 +114,7 @@ class SessionOpener:
         self._pacing = Pacing()
         self._lock = ConsoleLock(lock_path(config.host, config.port, directory=config.lock_dir))
         self._proven: Secret | None = None
+        self._expires_at_ms: int | None = None
 
     def open(self) -> Link:
         """Return a connection whose session is attached.
@@ -139,7 +140,12 @@ class SessionOpener:
                 raise self._error_of(attempt, presented.token)
             self._sleep(delay)
             retries += 1
+        self._expires_at_ms = presented.expires_at_ms
         return attempt
+
+    def ticket_expired(self) -> bool:
+        """Whether the ticket of the last session has ended; only a new session can present a newer one."""
+        return self._expires_at_ms is not None and self._now_ms() >= self._expires_at_ms
 
     def session_worked(self) -> None:
         """Note that the session answered a command: reconnecting after it need not wait."""

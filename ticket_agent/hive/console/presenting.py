@@ -23,6 +23,8 @@ from ticket_agent.protocol.capability_check import check_claims
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ticket_agent.protocol.capability import Claims
+
 __all__ = ["Credentials", "read_credentials"]
 
 
@@ -33,10 +35,12 @@ class Credentials:
     Attributes:
         token: for AUTH.
         ticket: for ATTACH, or None.
+        expires_at_ms: unix milliseconds at which the ticket ends, or None.
     """
 
     token: Secret
     ticket: Secret | None
+    expires_at_ms: int | None = None
 
 
 def read_credentials(
@@ -73,11 +77,11 @@ def read_credentials(
     if ticket is None:
         return Credentials(token=secret, ticket=None)
     capability = resolve_secret(ticket, env=env, allow_placeholder=allow_placeholder)
-    _require_usable(capability.reveal(), role, now_ms)
-    return Credentials(token=secret, ticket=capability)
+    claims = _usable_claims(capability.reveal(), role, now_ms)
+    return Credentials(token=secret, ticket=capability, expires_at_ms=claims.expires_at_ms)
 
 
-def _require_usable(text: str, role: str, now_ms: int) -> None:
+def _usable_claims(text: str, role: str, now_ms: int) -> Claims:
     if len(text) > MAX_TICKET_LEN:
         raise CredentialError(f"the ticket is longer than {MAX_TICKET_LEN} characters; issue a smaller one")
     try:
@@ -87,6 +91,7 @@ def _require_usable(text: str, role: str, now_ms: int) -> None:
     for finding in check_claims(decoded.claims, role=role, now_ms=now_ms):
         if finding.fatal:
             raise CredentialError(f"ticket {decoded.fingerprint} cannot be used: {finding.text}")
+    return decoded.claims
 
 
 def _is_this_host(host: str) -> bool:
