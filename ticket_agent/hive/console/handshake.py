@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ticket_agent.hive.console.acks import Ack
     from ticket_agent.hive.credentials import Secret
 
-__all__ = ["Attached", "FailureKind", "Handshake", "HandshakeFailure", "HandshakeStep", "Send"]
+__all__ = ["MAX_DELAY_S", "Attached", "FailureKind", "Handshake", "HandshakeFailure", "HandshakeStep", "Send"]
 
 
 class FailureKind(StrEnum):

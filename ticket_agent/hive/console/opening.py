@@ -13,6 +13,7 @@ from ticket_agent.hive.console.link import Link, LinkError, LinkTimeoutError
 from ticket_agent.hive.console.lock import ConsoleLock, lock_enabled, lock_path
 from ticket_agent.hive.console.pacing import Pacing, retry_delay
 from ticket_agent.hive.console.presenting import Credentials, read_credentials
+from ticket_agent.hive.console.refusals import RefusalMemory, Remembered, memory_path
 from ticket_agent.protocol.namespace import (
     HiveAuthError,
     HiveBusyError,
@@ -112,7 +113,9 @@ class SessionOpener:
         self._sleep = sleep
         self._now_ms = now_ms
         self._pacing = Pacing()
-        self._lock = ConsoleLock(lock_path(config.host, config.port, directory=config.lock_dir))
+        path = lock_path(config.host, config.port, directory=config.lock_dir)
+        self._lock = ConsoleLock(path)
+        self._memory = RefusalMemory(memory_path(path))
         self._proven: Secret | None = None
         self._expires_at_ms: int | None = None
 
@@ -129,6 +132,10 @@ class SessionOpener:
         presented = self._credentials()
         if self._config.use_lock and lock_enabled(self._env):
             self._lock.acquire()
+            now = self._monotonic()
+            remembered = self._memory.load(now)
+            self._pacing.remind(remembered.attaches, remembered.throttled_until, now)
+            self._refuse_while_rationed()
         wait_s = self._pacing.wait(self._monotonic())
         if wait_s > 0:
             self._sleep(wait_s)
@@ -137,6 +144,7 @@ class SessionOpener:
             delay = retry_delay(attempt, retries)
             if delay is None or self._pacing.blocked(self._monotonic()) is not None:
                 self._pacing.failed(self._monotonic(), delay_s=attempt.delay_s)
+                self._remember(attempt)
                 raise self._error_of(attempt, presented.token)
             self._sleep(delay)
             retries += 1
@@ -183,6 +191,12 @@ class SessionOpener:
             env=self._env,
             now_ms=self._now_ms(),
         )
+
+    def _remember(self, failure: HandshakeFailure) -> None:
+        """Tell the next process of this host what a console counts for all its clients together."""
+        if self._lock.held and failure.kind in {FailureKind.ATTACH_REFUSED, FailureKind.THROTTLED}:
+            attaches = self._pacing.attach_refusals(self._monotonic())
+            self._memory.save(Remembered(attaches=attaches, throttled_until=self._pacing.throttled_until))
 
     def _attempt(self, presented: Credentials) -> Link | HandshakeFailure:
         config = self._config
