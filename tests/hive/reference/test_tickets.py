@@ -13,7 +13,7 @@ from ticket_agent.hive.console.accepting import Line
 from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace
 from ticket_agent.hive.reference.limiter import AttachLimiter
 from ticket_agent.hive.reference.session import ConsoleSession, Reply, SessionOptions
-from ticket_agent.hive.reference.tickets import TicketDesk
+from ticket_agent.hive.reference.tickets import AttachDeniedError, TicketDesk
 from ticket_agent.protocol.capability import Access, Quotas, Role, Scope
 from ticket_agent.protocol.namespace import (
     Acked,
@@ -75,6 +75,13 @@ DENIED = "ERR ATTACH reason=policy detail=denied"
 )
 def test_who_is_admitted(role: str, ticket: str, answer: str) -> None:
     assert ask(opened(ManualClock(ISSUED_MS)), f"ATTACH {role} {ticket}") == answer
+
+
+def test_a_shared_secret_makes_no_ticket_good_for_another_role() -> None:
+    desk = TicketDesk({"queen": SECRET, "worker-bus": SECRET}, clock=lambda: ISSUED_MS)
+    assert desk.admit("worker-bus", lab_ticket(role=Role.BUS, subject="w")) is not None
+    with pytest.raises(AttachDeniedError):
+        desk.admit("queen", lab_ticket(role=Role.BUS, subject="w"))
 
 
 def scoped(clock: ManualClock, **claims: Any) -> ConsoleSession:

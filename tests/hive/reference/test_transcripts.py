@@ -13,8 +13,10 @@ from console_replay import compare
 from console_transcripts import replayable
 from hive_support import TOKEN
 
+from ticket_agent.hive.console.accepting import Line, ServerConnection
 from ticket_agent.hive.console.framing import FrameDecoder, encode_frame
 from ticket_agent.hive.reference import OLDER_CONSOLE, ConsoleServer, ReferenceHive, SessionOptions
+from ticket_agent.hive.reference.commands import Command
 from ticket_agent.hive.reference.limiter import AttachLimiter
 from ticket_agent.hive.reference.session import ConsoleSession, Reply
 
@@ -61,6 +63,23 @@ def _pipelined(options: SessionOptions, count: int) -> tuple[int, int]:
 def test_an_early_console_loses_what_does_not_fit_its_queue(count: int, answered: int, lost: int) -> None:
     assert _pipelined(OLDER_CONSOLE, count) == (answered, lost)
     assert _pipelined(SessionOptions(), count) == (count, 0)
+
+
+def test_the_oldest_commands_are_the_lost_ones() -> None:
+    connection = ServerConnection(queue_depth=2)
+    connection.receive(encode_frame("AUTH x"))
+    connection.next_event()
+    connection.authenticated()
+    connection.receive(b"".join(encode_frame(f"LS /{number}") for number in range(5)))
+    assert [connection.next_event() for _ in range(3)] == [Line(b"LS /3"), Line(b"LS /4"), None]
+    assert connection.dropped == 3
+
+
+@pytest.mark.parametrize(("options", "waits"), [(OLDER_CONSOLE, False), (SessionOptions(), True)])
+def test_an_early_console_does_not_wait_for_our_half_of_the_end(options: SessionOptions, waits: bool) -> None:
+    hive = ReferenceHive(clock=lambda: 0)
+    session = ConsoleSession(hive, token=TOKEN, limiter=AttachLimiter(lambda: 0.0), options=options)
+    assert session.execute(Command(verb="QUIT")) == Reply(("OK QUIT",), close=True, quit=waits)
 
 
 def test_the_server_can_be_an_early_console() -> None:
