@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from ticket_agent.hive.console.checks import check_port, check_role
+from ticket_agent.hive.console.checks import check_keepalive, check_port, check_role
 from ticket_agent.hive.console.connection import ClientConnection, ToSend
 from ticket_agent.hive.console.handshake import Attached, FailureKind, HandshakeFailure
 from ticket_agent.hive.console.link import Link, LinkError, LinkTimeoutError
@@ -52,10 +52,10 @@ class ConsoleConfig:
         auth_s: deadline for the answer to AUTH; short, because a busy console never answers.
         command_s: deadline for ATTACH and for every command.
         quit_s: how long ``close`` waits for each of the console's two farewells.
-        keepalive_s: idle time after which ``keepalive`` sends a PING.
+        keepalive_s: idle time after which ``keepalive`` sends a PING; at most 15.
 
     Raises:
-        ConsoleUsageError: role or port cannot be.
+        ConsoleUsageError: role, port or keep-alive cannot be.
     """
 
     host: str = "127.0.0.1"
@@ -75,6 +75,7 @@ class ConsoleConfig:
     def __post_init__(self) -> None:
         check_role(self.role)
         check_port(self.port)
+        check_keepalive(self.keepalive_s)
 
     @property
     def peer(self) -> str:
