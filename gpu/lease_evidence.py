@@ -226,7 +226,7 @@ def unseen(action: str, error: HiveError | PlanFormatError) -> Unknown:
     """What an observation that failed tells: nothing, for now or for good."""
     detail = f"{action} could not be observed: {error}"
     passes = isinstance(error, HiveUnreachableError | HiveBusyError) or (
-        isinstance(error, HiveRefusedError) and error.refusal.kind is RefusalKind.BUSY
+        isinstance(error, HiveRefusedError) and error.refusal.kind in {RefusalKind.BUSY, RefusalKind.LIMIT}
     )
     return Unobserved(detail) if passes else Unknown(detail)
 

@@ -25,7 +25,7 @@ EXPORT_JOBS: Final = "/queen/export/lora_jobs"
 """The hive's directory of jobs. A job that is not there cannot be listed either, so it is not looked for in a
 listing of all: a hive with more jobs than a listing has room for would refuse that."""
 
-_PASSING: Final = frozenset({RefusalKind.BUSY, RefusalKind.DENIED})
+_PASSING: Final = frozenset({RefusalKind.BUSY, RefusalKind.DENIED, RefusalKind.LIMIT})
 
 
 def take_job(namespace: Namespace, job: str) -> ExportJob:

@@ -54,8 +54,8 @@ class ConsoleSettings(_Settings):
     """The TCP console of the hive.
 
     Attributes:
-        auth_token: a reference (``env:NAME`` or ``file:/absolute/path``) or, for a lab, the token itself;
-            absent means the environment decides.
+        auth_token: a reference (``env:NAME`` or ``file:/absolute/path``) or, for a console of this host, the
+            token itself; absent means the environment decides.
         ticket: capability ticket for the attach, by the same kind of reference.
         allow_placeholder_token: accept well-known lab tokens such as ``changeme``.
     """

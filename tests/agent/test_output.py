@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, TextIO
 
 import pytest
 from agent_support import Bench, agent_on
+from capability_support import lab_ticket
 from hive_support import ManualClock, raw_grant, running_hive
 
 from ticket_agent.agent.events import EVENT_SCHEMA, EventLog
 from ticket_agent.agent.notify import ServiceNotifier
 from ticket_agent.agent.statusfile import MAX_STATUS_BYTES, STATUS_NAME, StatusFile, read_status
+from ticket_agent.protocol.capability import decode_ticket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +46,14 @@ def test_json_events_are_one_object_per_line() -> None:
         "count": 3,
         "yes": True,
     }
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_a_capability_ticket_never_reaches_the_log(style: str) -> None:
+    stream = io.StringIO()
+    _log(stream, style=style).emit("warning", "refused", detail=f"ERR ATTACH {lab_ticket()} denied")
+    assert lab_ticket()[15:60] not in stream.getvalue()
+    assert f"[ticket {decode_ticket(lab_ticket()).fingerprint}] denied" in stream.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,9 @@ def test_the_commands_are_the_documented_ones() -> None:
         "release report",
         "release gc",
         "release verify",
+        "ticket show",
+        "ticket check",
+        "ticket mint",
         "hive serve",
         "completion",
     }

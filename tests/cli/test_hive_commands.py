@@ -12,7 +12,7 @@ from scripted_console import refused_port
 
 from ticket_agent.exits import Exit
 from ticket_agent.hive.console.lock import ConsoleLock, lock_path
-from ticket_agent.hive.reference import Fault, FaultKind, Faults
+from ticket_agent.hive.reference import OLDER_CONSOLE, Fault, FaultKind, Faults
 from ticket_agent.protocol.spec import parse_spec
 
 if TYPE_CHECKING:
@@ -444,3 +444,13 @@ def test_the_same_range_is_acknowledged_once(operator: Operator, journal: object
     second = operator.run("journal", "acknowledge-gap", *options)
     assert second.code == Exit.FAILURE
     assert "needs no second acknowledgement" in second.line
+
+
+def test_a_console_with_the_older_bounds_is_named_before_anything_is_done(operator: Operator) -> None:
+    with running_hive(clock=now_ms, options=OLDER_CONSOLE) as (model, server):
+        worker = model.spawn_worker("worker-gpu")
+        model.submit(raw_grant(model, worker, "t1", "lease-1", ttl_s=60))
+        told = operator.run("once", "--json", *operator.at(server))
+        assert told.object["open"] == 1
+        assert "speaks the older bounds and is incompatible; upgrade it" in told.err
+        assert model.effect_count("grant", "lease-1") == 0

@@ -12,11 +12,20 @@ from lease_double import DENIED, GPU, LEASE, LEASE_CTL, WORKER, LeaseHive, grant
 
 from ticket_agent.gpu.dispatch import Origin
 from ticket_agent.gpu.lease import lease_providers
-from ticket_agent.gpu.lease_evidence import BeforeImage, LeaseFacts
+from ticket_agent.gpu.lease_evidence import BeforeImage, LeaseFacts, unseen
 from ticket_agent.gpu.lease_verdict import LeaseBinding, grant_verdict, release_verdict, renew_verdict
-from ticket_agent.journal.outcome import Committed, Outcome, Pending, Plan, Provider, Rejected, Unknown
+from ticket_agent.journal.outcome import (
+    Committed,
+    Outcome,
+    Pending,
+    Plan,
+    Provider,
+    Rejected,
+    Unknown,
+    Unobserved,
+)
 from ticket_agent.protocol.lease import LeaseRecord, LeaseSummary, PreemptionRecord
-from ticket_agent.protocol.namespace import HiveRefusedError, HiveUnreachableError
+from ticket_agent.protocol.namespace import HiveRefusedError, HiveUnreachableError, Refusal, RefusalKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -623,3 +632,10 @@ def test_the_plan_is_all_that_a_later_process_needs() -> None:
     assert isinstance(run.plan, Plan)
     assert run.plan.intent["path"] == LEASE_CTL
     check(run.observe_after_restart(), Committed)
+
+
+@pytest.mark.parametrize("kind", RefusalKind)
+def test_only_a_refusal_that_passes_leaves_an_observation_open(kind: RefusalKind) -> None:
+    error = HiveRefusedError("CAT", "/proc/lease/summary", Refusal(kind=kind, text="ERR CAT"))
+    passes = kind in {RefusalKind.BUSY, RefusalKind.LIMIT}
+    assert isinstance(unseen("gpu.lease.grant", error), Unobserved) == passes

@@ -203,7 +203,7 @@ def test_what_the_hive_offers_is_refused_by_name(
     assert places.snapshot() == before
 
 
-@pytest.mark.parametrize("kind", [RefusalKind.BUSY, RefusalKind.DENIED])
+@pytest.mark.parametrize("kind", [RefusalKind.BUSY, RefusalKind.DENIED, RefusalKind.LIMIT])
 @pytest.mark.parametrize("path", [PLACE, f"{PLACE}/base_model.ref"])
 def test_a_hive_that_does_not_show_it_now_is_asked_again(
     shelf: Shelf, provider: ExportProvider, kind: RefusalKind, path: str

@@ -53,7 +53,7 @@ ORDER_RETRY_S = 0.2
 WAIT_RETRY_S = 1.0
 
 
-_PASSING = frozenset({RefusalKind.BUSY, RefusalKind.DENIED, RefusalKind.BUFFER_FULL})
+_PASSING = frozenset({RefusalKind.BUSY, RefusalKind.DENIED, RefusalKind.BUFFER_FULL, RefusalKind.LIMIT})
 """Refusals of a result that end by themselves."""
 
 _NEEDS_LOOK = frozenset({Decision.DISPATCH, Decision.OBSERVE, Decision.PUBLISH})

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from ticket_agent.hive.console.checks import ConsoleUsageError, check_line, check_path, check_port, check_role
+from ticket_agent.hive.console.checks import (
+    ConsoleUsageError,
+    check_keepalive,
+    check_line,
+    check_path,
+    check_port,
+    check_role,
+)
 from ticket_agent.protocol.namespace import HiveError
 
 
@@ -80,3 +87,14 @@ def test_ports() -> None:
     for port in (-1, 0, 65536):
         with pytest.raises(ConsoleUsageError, match="outside"):
             check_port(port)
+
+
+@pytest.mark.parametrize("seconds", [0.1, 15])
+def test_keepalives_that_every_console_bears(seconds: float) -> None:
+    assert check_keepalive(seconds) == seconds
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 15.1, float("inf"), float("nan")])
+def test_other_keepalives(seconds: float) -> None:
+    with pytest.raises(ConsoleUsageError, match="keep-alive"):
+        check_keepalive(seconds)

@@ -8,9 +8,12 @@ from typing import Final
 from ticket_agent.hive.console.framing import MAX_DEPTH, MAX_ECHO_LEN, MAX_PATH_LEN, MAX_ROLE_LEN
 from ticket_agent.protocol.namespace import HiveError
 
-__all__ = ["ConsoleUsageError", "check_line", "check_path", "check_port", "check_role"]
+__all__ = ["ConsoleUsageError", "check_keepalive", "check_line", "check_path", "check_port", "check_role"]
 
 MAX_PORT: Final = 65535
+
+MAX_KEEPALIVE_S: Final = 15.0
+"""Longest silence of an idle session that every console bears."""
 
 ROLE: Final = re.compile(rf"[a-z][a-z0-9-]{{0,{MAX_ROLE_LEN - 1}}}")
 
@@ -71,6 +74,19 @@ def check_port(port: int) -> int:
     if not 1 <= port <= MAX_PORT:
         raise ConsoleUsageError(f"port {port} is outside 1..={MAX_PORT}")
     return port
+
+
+def check_keepalive(seconds: float) -> float:
+    """Return ``seconds`` if a session that is silent for so long is not taken for dead.
+
+    Raises:
+        ConsoleUsageError: it may be.
+    """
+    if not 0 < seconds <= MAX_KEEPALIVE_S:
+        raise ConsoleUsageError(
+            f"a keep-alive of {seconds} s is wrong: it must be above 0 and at most {MAX_KEEPALIVE_S:.0f} s"
+        )
+    return seconds
 
 
 def check_role(role: str) -> str:

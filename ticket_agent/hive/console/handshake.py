@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ticket_agent.hive.console.acks import Ack
     from ticket_agent.hive.credentials import Secret
 
-__all__ = ["Attached", "FailureKind", "Handshake", "HandshakeFailure", "HandshakeStep", "Send"]
+__all__ = ["MAX_DELAY_S", "Attached", "FailureKind", "Handshake", "HandshakeFailure", "HandshakeStep", "Send"]
 
 
 class FailureKind(StrEnum):
@@ -159,8 +159,8 @@ class Handshake:
         if self._phase is _Phase.AUTH:
             return HandshakeFailure(
                 kind=FailureKind.SILENT_CLOSE,
-                why="the console closed the connection instead of answering AUTH: the token is wrong, or "
-                "another client holds the only console",
+                why="the console closed the connection instead of answering AUTH: the token is wrong, "
+                "another client holds the only console, or AUTH came too late for it",
             )
         return HandshakeFailure(
             kind=FailureKind.UNAVAILABLE,

@@ -7,9 +7,12 @@ a minute. One misconfigured client must not do that to the others, which is why 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ticket_agent.hive.console.handshake import FailureKind, HandshakeFailure
+from ticket_agent.hive.console.handshake import MAX_DELAY_S, FailureKind, HandshakeFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "ATTACH_REFUSALS",
@@ -99,6 +102,23 @@ class Pacing:
         self._not_before = now + backoff
         if delay_s is not None:
             self._throttled_until = now + delay_s
+
+    def attach_refusals(self, now: float) -> tuple[float, ...]:
+        """When attaches were refused within the last minute."""
+        return tuple(_recent(self._attach, now))
+
+    def remind(self, attaches: Iterable[float], throttled_until: float | None, now: float) -> None:
+        """Take over what other processes of this host learned; times to come count for a throttle only."""
+        self._attach = deque(sorted({*self._attach, *attaches}))
+        if throttled_until is not None:
+            # A clock that was not this one must not lock us out for longer than a console could.
+            until = min(throttled_until, now + MAX_DELAY_S)
+            self._throttled_until = max(until, self._throttled_until or until)
+
+    @property
+    def throttled_until(self) -> float | None:
+        """Until when the console asked to be left alone, or None."""
+        return self._throttled_until
 
     def worked(self) -> None:
         """Note that a session did its work; the first reconnect after it need not wait."""
