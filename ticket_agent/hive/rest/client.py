@@ -72,7 +72,7 @@ class RestNamespace:
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._config = config
+        self.config = config
         self._peer = config.peer
         self._origin = config.origin
         self._proxy = None if config.proxy is None else parse_origin(config.proxy, what="the proxy's URL")
@@ -266,7 +266,7 @@ class RestNamespace:
         limit = "" if verb is Verb.LS else f"&max_bytes={MAX_READ_BYTES}"
         target = f"/v1/fs/{verb.lower()}?path={quote(path, safe='/')}{limit}"
         for attempt in range(ATTEMPTS):
-            judge, reply = self._fetch(target, self._config.data_s)
+            judge, reply = self._fetch(target, self.config.data_s)
             answer = judge.read(reply, verb=verb, path=path)
             if not isinstance(answer, Throttled):
                 return answer
@@ -278,8 +278,8 @@ class RestNamespace:
 
     def _fetch(self, target: str, timeout_s: float | None = None) -> tuple[Judge, Reply]:
         """GET, once more over a new connection if an old one broke; deadline of metadata unless given."""
-        deadline = self._monotonic() + (self._config.metadata_s if timeout_s is None else timeout_s)
-        credentials = read_credentials(self._config, self._env)
+        deadline = self._monotonic() + (self.config.metadata_s if timeout_s is None else timeout_s)
+        credentials = read_credentials(self.config, self._env)
         reused = self._connection is not None
         try:
             reply = self._ask("GET", target, credentials, deadline=deadline)
@@ -294,9 +294,9 @@ class RestNamespace:
         return Judge(self._peer, credentials.scrub), reply
 
     def _post(self, path: str, line: str) -> AppendAnswer | Throttled:
-        credentials = read_credentials(self._config, self._env)
+        credentials = read_credentials(self.config, self._env)
         body = dumps({"path": path, "line": line})
-        deadline = self._monotonic() + self._config.data_s
+        deadline = self._monotonic() + self.config.data_s
         try:
             reply = self._ask("POST", "/v1/fs/echo", credentials, body, deadline=deadline)
             self._heed(reply)
@@ -326,7 +326,7 @@ class RestNamespace:
         if self._connection is not None and not self._connection.silent():
             self.close()
         if self._connection is None:
-            config = self._config
+            config = self.config
             self._connection = Connection.open(
                 self._origin,
                 proxy=self._proxy,
