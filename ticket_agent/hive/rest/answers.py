@@ -213,7 +213,7 @@ class Judge:
 
     def _answer(self, reply: Reply, verb: Verb, path: str) -> dict[str, Any]:
         answer = self._object(reply, f"{verb} {path}")
-        if answer.get("verb", verb) != verb or answer.get("path", path) != path:
+        if answer.get("verb") != verb or answer.get("path") != path:
             raise self._violation(verb, path, "is that to another request")
         match answer.get("status"):
             case "OK":
