@@ -46,7 +46,8 @@ CORPUS = (
 TOKENS = (
     b"\r\n", b"\n", b"\0", b"\xff\xfe", b"Content-Length: 5\r\n", b"Content-Length: 99999999999999999999\r\n",
     b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: gzip\r\n", b"Connection: close\r\n", b"[" * 200,
-    b'"status":"OK",', b"1e999", b"-0", b"\\ud800", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 101 X\r\n\r\n", b"{",
+    b'"status":"OK",', b"1e999", b"-0", b"\\ud800", b"HTTP/1.1 200 OK\r\n\r\n",
+    b"HTTP/1.1 101 X\r\n\r\n", b"{", b"}",
 )  # fmt: skip
 
 
