@@ -43,6 +43,7 @@ HEAVY = (
     "safetensors",
     "tomli_w",
     "cryptography",
+    "blake3",
 )
 
 

@@ -65,6 +65,9 @@ def test_the_commands_are_the_documented_ones() -> None:
         "release plan",
         "release submit",
         "release verify",
+        "ticket show",
+        "ticket check",
+        "ticket mint",
         "hive serve",
         "completion",
     }

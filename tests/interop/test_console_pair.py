@@ -21,7 +21,15 @@ from hive_support import (
 from scripted_console import FakeClock
 
 from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace
-from ticket_agent.hive.reference import STRICT_A, Fault, FaultKind, Faults, SessionOptions, Timeouts
+from ticket_agent.hive.reference import (
+    OLDER_CONSOLE,
+    STRICT_A,
+    Fault,
+    FaultKind,
+    Faults,
+    SessionOptions,
+    Timeouts,
+)
 from ticket_agent.protocol import parse_spec
 from ticket_agent.protocol.namespace import (
     Acked,
@@ -180,3 +188,26 @@ def test_quit_hands_the_console_over_at_once() -> None:
         console.close()
         with RawConsole(server.port) as other:
             assert other.ask("PING") == "OK PING reply=pong"
+
+
+def test_an_early_console_is_called_incompatible_and_nothing_is_cut_to_fit() -> None:
+    with running_hive(options=OLDER_CONSOLE) as (_, server), client(server) as console:
+        assert isinstance(console.append("/log/queen.log", "x" * 128), Acked)
+        for size in (129, 235, 236, 2048):
+            answer = console.append("/log/queen.log", "y" * size)
+            assert isinstance(answer, Refused)
+            assert answer.refusal.kind is RefusalKind.GRAMMAR
+            assert "speaks the older bounds and is incompatible" in answer.refusal.text
+        stored = console.tail("/log/queen.log")
+        assert "x" * 128 in stored
+        assert not any("y" in line for line in stored)
+        assert console.session == 1
+
+
+def test_an_early_console_hears_auth_and_is_left_at_once() -> None:
+    """It waits some 40 ms for AUTH, and closes behind QUIT without waiting for our half of the end."""
+    timeouts = Timeouts(auth_s=0.5)
+    with running_hive(options=OLDER_CONSOLE, timeouts=timeouts) as (_, server):
+        for _ in range(3):
+            with client(server) as console:
+                assert console.ls("/gpu")

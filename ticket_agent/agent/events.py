@@ -6,6 +6,8 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, TextIO
 
+from ticket_agent.protocol.redaction import redact_tickets
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -37,7 +39,7 @@ class EventLog:
         self._last: dict[str, str] = {}
 
     def emit(self, level: Level, event: str, **fields: str | int | bool | None) -> None:
-        """Write one event. ``fields`` must never carry a secret."""
+        """Write one event. ``fields`` must never carry a secret; a capability ticket would be taken out."""
         if _RANK[level] < self._threshold:
             return
         now = self._clock()
@@ -49,7 +51,7 @@ class EventLog:
         else:
             line = self._as_text(now, level, event, shown)
         try:
-            self._stream.write(line + "\n")
+            self._stream.write(redact_tickets(line) + "\n")
             self._stream.flush()
         except (OSError, ValueError):
             # A log that cannot be written is no reason to stop deciding; the journal is the record.

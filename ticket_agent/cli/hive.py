@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import secrets
 import sys
@@ -57,6 +58,13 @@ def hive() -> None:
 @click.option(
     "--token", help="Console token: env:NAME, file:/path or the token (default: a random one, printed)."
 )
+@click.option(
+    "--ticket-key",
+    "ticket_keys",
+    multiple=True,
+    metavar="ROLE=REF",
+    help="Accept capability tickets of a role minted with this secret (env: or file:); may be repeated.",
+)
 @click.option("--profile", type=click.Choice(["default", "strict-a"]), default="default", show_default=True)
 @click.option(
     "--workers", type=click.IntRange(0, 64), default=4, show_default=True, help="READY GPU Workers."
@@ -92,6 +100,7 @@ def serve(
     lab_port: int | None,
     rest_port: int | None,
     token: str | None,
+    ticket_keys: tuple[str, ...],
     profile: str,
     workers: int,
     lora_workers: int,
@@ -105,19 +114,13 @@ def serve(
         DEFAULT,
         STRICT_A,
         ConsoleServer,
-        Faults,
         ReferenceHive,
-        parse_fault,
     )
 
     stop = stop_on_signals()
     secret = _token(token)
-    faults = Faults()
-    try:
-        for text in fault_texts:
-            faults.add(parse_fault(text))
-    except ValueError as error:
-        fail(str(error), Exit.USAGE)
+    role_secrets = _role_secrets(ticket_keys)
+    faults = _faults(fault_texts)
     model = ReferenceHive(
         STRICT_A if profile == "strict-a" else DEFAULT,
         clock=now_ms,
@@ -127,7 +130,14 @@ def serve(
     lora_names = [model.spawn_worker("worker-lora").worker_id for _ in range(lora_workers)]
     _publish(model, export_jobs)
     try:
-        server = ConsoleServer(model, port=port, token=secret, faults=faults, lab_port=lab_port)
+        server = ConsoleServer(
+            model,
+            port=port,
+            token=secret,
+            faults=faults,
+            lab_port=lab_port,
+            ticket_secrets=role_secrets,
+        )
         server.start()
     except OSError as error:
         fail(f"cannot listen on port {port}: {error.strerror}", Exit.FAILURE)
@@ -181,6 +191,32 @@ def _token(reference: str | None) -> str:
         return resolve_secret(reference, env=os.environ, allow_placeholder=True).reveal()
     except CredentialError as error:
         fail(str(error), Exit.USAGE)
+
+
+def _faults(texts: tuple[str, ...]) -> Faults:
+    from ticket_agent.hive.reference import Faults, parse_fault  # noqa: PLC0415 - start-up time
+
+    faults = Faults()
+    try:
+        for text in texts:
+            faults.add(parse_fault(text))
+    except ValueError as error:
+        fail(str(error), Exit.USAGE)
+    return faults
+
+
+def _role_secrets(given: tuple[str, ...]) -> dict[str, str]:
+    from ticket_agent.protocol.capability import Role  # noqa: PLC0415 - start-up time
+
+    secrets_of: dict[str, str] = {}
+    for text in given:
+        role, _, reference = text.partition("=")
+        if role not in {str(known) for known in Role}:
+            fail(f"--ticket-key {role!r} is no role; write ROLE=env:NAME or ROLE=file:/path", Exit.USAGE)
+        secrets_of[role] = _token(reference)
+    if secrets_of and importlib.util.find_spec("blake3") is None:
+        fail("tickets need the package blake3: pip install 'ticket-agent[tickets]'", Exit.FAILURE)
+    return secrets_of
 
 
 def _announce(opened: Mapping[str, Any], *, as_json: bool) -> None:

@@ -115,7 +115,7 @@ def hive_options(command: CommandT) -> CommandT:
             click.option("--tcp-port", type=click.IntRange(1, 65535), help="Console port (default 31337)."),
             click.option(
                 "--auth-token",
-                help="Console token: env:NAME, file:/absolute/path, or the token itself (visible in `ps`).",
+                help="Console token: env:NAME or file:/absolute/path; on this host also the token.",
             ),
             click.option("--role", type=click.Choice(["queen"]), help="Role to attach as."),
             click.option("--ticket", help="Capability ticket for the attach; env: or file: as above."),

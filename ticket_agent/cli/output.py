@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ticket_agent.journal.text import plain, stamp
+from ticket_agent.protocol.redaction import redact_tickets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +50,7 @@ STATE_COLOURS = {
 def fail(text: str, code: Exit) -> NoReturn:
     """Say in one line what is wrong and what to do, and end with the documented code."""
     with contextlib.suppress(OSError):
-        click.echo(f"ticket-agent: {plain(' '.join(text.split()))}", err=True)
+        click.echo(f"ticket-agent: {plain(redact_tickets(' '.join(text.split())))}", err=True)
     sys.exit(int(code))
 
 

@@ -55,6 +55,7 @@ class LazyGroup(click.Group):
         "submit": ("ticket_agent.cli.submit", "Compose a raw version-2 request and append it."),
         "doctor": ("ticket_agent.cli.doctor", "Check directory, fence, journal, clock, hive and GPUs."),
         "inventory": ("ticket_agent.cli.inventory", "List this host's GPUs by UUID and PCI bus id."),
+        "ticket": ("ticket_agent.cli.ticket", "Show, check and mint capability tickets."),
         "hive": ("ticket_agent.cli.hive", "Run the reference hive."),
         "completion": ("ticket_agent.cli.completion", "Print a completion script for bash, zsh or fish."),
     },

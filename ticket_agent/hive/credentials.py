@@ -24,6 +24,7 @@ __all__ = [
     "CredentialError",
     "Secret",
     "console_secret",
+    "is_reference",
     "resolve_secret",
 ]
 
@@ -111,7 +112,7 @@ def console_secret(flag: str | None, *, env: Mapping[str, str], allow_placeholde
     if flag is not None:
         return resolve_secret(flag, env=env, allow_placeholder=allow_placeholder)
     if reference := env.get(REFERENCE_VARIABLE):
-        if not reference.startswith((ENV_PREFIX, FILE_PREFIX)):
+        if not is_reference(reference):
             raise CredentialError(
                 f"{REFERENCE_VARIABLE} is neither env:NAME nor file:/absolute/path; "
                 f"put a literal token in {LITERAL_VARIABLES[0]} instead"
@@ -124,6 +125,11 @@ def console_secret(flag: str | None, *, env: Mapping[str, str], allow_placeholde
         f"no console credential is given; pass one, or set {REFERENCE_VARIABLE} to env:NAME or "
         "file:/absolute/path"
     )
+
+
+def is_reference(text: str) -> bool:
+    """Whether ``text`` says where a credential is instead of being one."""
+    return text.startswith((ENV_PREFIX, FILE_PREFIX))
 
 
 def resolve_secret(ref: str, *, env: Mapping[str, str], allow_placeholder: bool = False) -> Secret:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .redaction import redact_tickets
+
 __all__ = [
     "ChunkError",
     "JsonError",
@@ -64,7 +66,7 @@ class RecordLineError(ProtocolError):
 
 def one_line(text: str) -> str:
     """Escape what would break or forge a log line, and bound the rest."""
-    line = printable(text)
+    line = printable(redact_tickets(text))
     return line if len(line) <= MAX_TEXT else f"{line[: MAX_TEXT - 1]}…"
 
 

@@ -10,11 +10,13 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from capability_support import lab_ticket
 from scripted_console import TOKEN, FakeClock, Peer, ScriptedConsole, namespace, refused_port
 
 from ticket_agent.hive.console.checks import ConsoleUsageError
 from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace
 from ticket_agent.hive.console.lock import ConsoleLock, lock_path
+from ticket_agent.protocol.capability import Role
 from ticket_agent.protocol.chunks import encode_line
 from ticket_agent.protocol.namespace import (
     Acked,
@@ -643,7 +645,7 @@ def test_work_ends_the_back_off() -> None:
 def test_a_silently_refused_auth_is_tried_three_times_and_then_left_alone() -> None:
     clock = FakeClock()
     with ScriptedConsole(silent, silent, silent) as console, namespace(console.port, clock) as hive:
-        with pytest.raises(HiveAuthError, match="token is wrong, or another client holds"):
+        with pytest.raises(HiveAuthError, match="token is wrong, another client holds"):
             hive.connect()
         assert clock.sleeps == [0.05, 1.2]
     clock.now += 58.0
@@ -698,7 +700,7 @@ def test_retries_do_not_exceed_the_ration() -> None:
     with ScriptedConsole(refuse, silent, silent) as console, namespace(console.port, clock) as hive:
         with pytest.raises(HiveAuthError, match="refused the token"):
             hive.connect()
-        with pytest.raises(HiveAuthError, match="token is wrong, or another client"):
+        with pytest.raises(HiveAuthError, match="token is wrong, another client"):
             hive.connect()
         assert clock.sleeps == pytest.approx([0.2, 0.05])
 
@@ -799,14 +801,16 @@ def test_the_credential_is_read_again_at_each_connect(tmp_path: Path) -> None:
 
 
 def test_a_ticket_is_presented_with_the_role(tmp_path: Path) -> None:
+    ticket = lab_ticket(role=Role.GPU, subject="worker-2")
+
     def script(peer: Peer) -> None:
         peer.expect(f"AUTH {TOKEN}")
         peer.send("OK AUTH")
-        peer.expect("ATTACH worker-gpu cohesix-ticket-00.11")
+        peer.expect(f"ATTACH worker-gpu {ticket}")
         peer.send("OK ATTACH role=worker-gpu")
         peer.quit()
 
-    env = {"COH_AUTH_TOKEN": TOKEN, "TICKET": "cohesix-ticket-00.11"}
+    env = {"COH_AUTH_TOKEN": TOKEN, "TICKET": ticket}
     with (
         ScriptedConsole(script) as console,
         namespace(console.port, token=None, role="worker-gpu", ticket="env:TICKET", env=env) as hive,
@@ -849,7 +853,7 @@ def test_an_illegal_role_is_a_defect_of_the_caller() -> None:
 
 @pytest.mark.parametrize("host", ["a" * 64 + ".invalid", "a\0b"])
 def test_an_impossible_host_is_unreachable(host: str) -> None:
-    hive = ConsoleNamespace(ConsoleConfig(host=host, token=TOKEN, use_lock=False), env={})
+    hive = ConsoleNamespace(ConsoleConfig(host=host, use_lock=False), env={"COH_AUTH_TOKEN": TOKEN})
     with pytest.raises(HiveUnreachableError, match="cannot connect"):
         hive.connect()
 

@@ -6,13 +6,32 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ticket_agent.hive.console.framing import FrameError, encode_frame
+from ticket_agent.hive.console.connection import Answered, ClientConnection
+from ticket_agent.hive.console.framing import encode_frame
 from ticket_agent.hive.console.link import Link, LinkBrokenError, LinkTimeoutError, NothingSentError
+from ticket_agent.hive.console.replies import Command, Done, Verb, Violation
+from ticket_agent.hive.credentials import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LONG_LINE = "x" * 8188
+LONG_LINE = encode_frame("x" * 8188)
+PING = encode_frame("PING")
+READ = Command(Verb.LS, "/host")
+HEAD = encode_frame("OK LS path=/host entries=1")
+
+
+def idle() -> ClientConnection:
+    """A connection whose session is attached."""
+    connection = ClientConnection(token=Secret("tok-4711"), role="queen")
+    connection.start()
+    connection.receive(encode_frame("OK AUTH") + encode_frame("OK ATTACH role=queen"))
+    assert [connection.next_event() for _ in range(3)][2] is None
+    return connection
+
+
+def asked(link: Link) -> None:
+    link.connection.command(READ)
 
 
 @pytest.fixture
@@ -20,7 +39,7 @@ def pair() -> Iterator[tuple[Link, socket.socket]]:
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     with ours, theirs:
-        yield Link(ours, time.monotonic), theirs
+        yield Link(ours, idle(), time.monotonic), theirs
 
 
 def soon() -> float:
@@ -35,13 +54,13 @@ def test_a_closed_peer_takes_nothing(pair: tuple[Link, socket.socket]) -> None:
     link, theirs = pair
     theirs.close()
     with pytest.raises(NothingSentError, match="took no byte"):
-        link.send("PING", later())
+        link.send(PING, later())
 
 
 def test_a_passed_deadline_sends_nothing(pair: tuple[Link, socket.socket]) -> None:
     link, theirs = pair
     with pytest.raises(NothingSentError):
-        link.send("PING", time.monotonic())
+        link.send(PING, time.monotonic())
     theirs.setblocking(False)
     with pytest.raises(BlockingIOError):
         theirs.recv(1)
@@ -54,20 +73,21 @@ def test_a_command_that_left_in_part_is_not_called_unsent(pair: tuple[Link, sock
     assert not isinstance(caught.value, NothingSentError)
     with pytest.raises(NothingSentError):
         link.send(LONG_LINE, soon())
-    assert theirs.recv(4) == encode_frame(LONG_LINE)[:4]
+    assert theirs.recv(4) == LONG_LINE[:4]
 
 
-def test_frames_arrive_whole(pair: tuple[Link, socket.socket]) -> None:
+def test_an_answer_is_waited_for(pair: tuple[Link, socket.socket]) -> None:
     link, theirs = pair
-    theirs.sendall(encode_frame("one") + encode_frame("two")[:5])
-    assert link.receive(later()) == b"one"
+    asked(link)
+    end = encode_frame("END")
+    theirs.sendall(HEAD + encode_frame("tickets") + end[:5])
     with pytest.raises(LinkTimeoutError):
-        link.receive(soon())
-    theirs.sendall(encode_frame("two")[5:])
-    assert link.receive(later()) == b"two"
+        link.next_event(soon())
+    theirs.sendall(end[5:])
+    assert link.next_event(later()) == Answered(Done("path=/host entries=1", ("tickets",)))
     theirs.close()
     with pytest.raises(LinkBrokenError, match="closed by the console"):
-        link.receive(later())
+        link.next_event(later())
 
 
 @pytest.mark.parametrize(
@@ -102,10 +122,10 @@ def test_a_pong_cut_in_two_is_still_a_pong(pair: tuple[Link, socket.socket]) -> 
     link, theirs = pair
     theirs.sendall(encode_frame("PONG")[:6])
     assert link.surprise() is None
+    link.connection.command(Command(Verb.QUIT))
     theirs.sendall(encode_frame("PONG")[6:] + encode_frame("OK QUIT"))
-    assert link.receive(later()) == b"PONG"
-    assert link.receive(later()) == b"OK QUIT"
-    assert not link.surplus()
+    assert link.next_event(later()) == Answered(Done(""))
+    assert link.surplus() is None
 
 
 class Chatterbox(socket.socket):
@@ -117,18 +137,22 @@ class Chatterbox(socket.socket):
 
 def test_a_peer_that_never_falls_silent_is_given_up() -> None:
     with Chatterbox() as sock:
-        assert Link(sock, time.monotonic).surprise() == "does not fall silent"
+        assert Link(sock, idle(), time.monotonic).surprise() == "does not fall silent"
 
 
 def test_surplus_lines_are_seen(pair: tuple[Link, socket.socket]) -> None:
     link, theirs = pair
-    theirs.sendall(encode_frame("END") + encode_frame("PONG") + encode_frame("x"))
-    assert link.receive(later()) == b"END"
-    assert link.surplus()
+    asked(link)
+    theirs.sendall(HEAD + encode_frame("END") + encode_frame("PONG") + encode_frame("x"))
+    assert link.next_event(later()) == Answered(Done("path=/host entries=1"))
+    assert link.surplus() == "carried a line nobody asked for"
 
 
 def test_an_over_long_frame_is_no_frame(pair: tuple[Link, socket.socket]) -> None:
     link, theirs = pair
+    asked(link)
     theirs.sendall((8193).to_bytes(4, "little"))
-    with pytest.raises(FrameError, match="8193"):
-        link.receive(later())
+    event = link.next_event(later())
+    assert isinstance(event, Answered)
+    assert isinstance(event.outcome, Violation)
+    assert "8193" in event.outcome.why

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import subprocess
 import sys
@@ -120,6 +121,22 @@ def test_an_unreadable_note_is_an_unknown_owner(tmp_path: Path, note: bytes) -> 
         path.write_bytes(note)
         with pytest.raises(HiveBusyError, match="owner pid=unknown"):
             ConsoleLock(path).acquire()
+
+
+def test_a_contender_that_truncates_first_takes_the_note_and_not_the_lock(tmp_path: Path) -> None:
+    """Newer tools empty the file when they open it, before they ask for the lock."""
+    path = tmp_path / "console.lock"
+    ours, third = ConsoleLock(path), ConsoleLock(path)
+    ours.acquire()
+    with path.open("w") as contender, pytest.raises(BlockingIOError):
+        fcntl.flock(contender, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert path.read_bytes() == b""
+    with pytest.raises(HiveBusyError, match="owner pid=unknown"):
+        third.acquire()
+    ours.release()
+    third.acquire()
+    assert path.read_bytes() == b"pid=%d\n" % os.getpid()
+    third.release()
 
 
 def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:

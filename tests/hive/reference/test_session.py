@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hive_support import SNAPSHOT, SPEC, STATUS, TOKEN, new_hive, raw_grant
 
+from ticket_agent.hive.console.accepting import Hello
 from ticket_agent.hive.reference import ReferenceHive, SessionOptions
 from ticket_agent.hive.reference.commands import Command
 from ticket_agent.hive.reference.limiter import AttachLimiter
@@ -22,9 +23,17 @@ def session(
     )
 
 
+def greet(opened: ConsoleSession, payload: bytes) -> Command | Reply:
+    """The first frame of a client."""
+    opened.connection.receive((4 + len(payload)).to_bytes(4, "little") + payload)
+    event = opened.connection.next_event()
+    assert event == Hello(payload)
+    return opened.hear(event)
+
+
 def attached(hive: ReferenceHive | None = None, options: SessionOptions | None = None) -> ConsoleSession:
     opened = session(hive, options=options)
-    assert opened.authenticate(f"AUTH {TOKEN}".encode()) == Reply(("OK AUTH",))
+    assert greet(opened, f"AUTH {TOKEN}".encode()) == Reply(("OK AUTH",))
     assert ask(opened, "ATTACH queen") == Reply(("OK ATTACH role=queen",))
     return opened
 
@@ -48,15 +57,15 @@ def ask(opened: ConsoleSession, line: str | bytes) -> Reply:
     ],
 )
 def test_a_refused_first_frame_ends_the_session(payload: bytes, reason: str) -> None:
-    assert session().authenticate(payload) == Reply((f"ERR AUTH reason={reason}",), close=True)
+    assert greet(session(), payload) == Reply((f"ERR AUTH reason={reason}",), close=True)
     silent = session(options=SessionOptions(silent_auth=True))
-    assert silent.authenticate(payload) == Reply(close=True)
+    assert greet(silent, payload) == Reply(close=True)
     assert not silent.authenticated
 
 
 def test_nothing_in_the_namespace_answers_before_an_attach() -> None:
     opened = session()
-    opened.authenticate(f"AUTH {TOKEN}".encode())
+    greet(opened, f"AUTH {TOKEN}".encode())
     assert ask(opened, "PING").lines == ("OK PING reply=pong",)
     for line in ("LS /", "CAT /proc/boot", "TAIL /log/queen.log", "ECHO /log/queen.log x"):
         assert ask(opened, line).lines == (f"ERR {line.split()[0]} reason=policy detail=unauthenticated",)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ticket_agent.hive.console.framing import MAX_RESPONSE_LEN
 from ticket_agent.protocol.namespace import Refusal, RefusalKind
+from ticket_agent.protocol.redaction import redact_tickets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,8 +84,9 @@ def parse_ack(line: str) -> Ack | None:
 
 
 def printable(text: str) -> str:
-    """Return at most one response line's worth of ``text``, free of control characters."""
-    clean = "".join(char if char.isprintable() else " " for char in text[:MAX_RESPONSE_LEN])
+    """Return at most one response line's worth of ``text``, free of control characters and tickets."""
+    bounded = redact_tickets(text[:MAX_RESPONSE_LEN])
+    clean = "".join(char if char.isprintable() else " " for char in bounded)
     return clean.strip()
 
 

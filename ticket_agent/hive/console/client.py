@@ -6,14 +6,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Final, Self
 
-from ticket_agent.hive.console.acks import lost_session, speaks_older_bounds
+from ticket_agent.hive.console.acks import speaks_older_bounds
 from ticket_agent.hive.console.checks import check_line, check_path
-from ticket_agent.hive.console.framing import FrameError
+from ticket_agent.hive.console.connection import Answered, State
 from ticket_agent.hive.console.link import LinkBrokenError, LinkError, NothingSentError
 from ticket_agent.hive.console.opening import ConsoleConfig, SessionOpener
-from ticket_agent.hive.console.replies import Answer, Command, Done, Ended, Err, Outcome, Verb, Violation
-from ticket_agent.protocol.chunks import decode_lines
-from ticket_agent.protocol.errors import ChunkError
+from ticket_agent.hive.console.replies import Command, Done, Ended, Err, Outcome, Verb, Violation
 from ticket_agent.protocol.namespace import (
     Acked,
     AppendAnswer,
@@ -52,6 +50,7 @@ class ConsoleNamespace:
         env: Mapping[str, str] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._peer = config.peer
         self._command_s = config.command_s
@@ -59,7 +58,11 @@ class ConsoleNamespace:
         self._keepalive_s = config.keepalive_s
         self._monotonic = monotonic
         self._opener = SessionOpener(
-            config, env=os.environ if env is None else env, monotonic=monotonic, sleep=sleep
+            config,
+            env=os.environ if env is None else env,
+            monotonic=monotonic,
+            sleep=sleep,
+            now_ms=now_ms,
         )
         self._link: Link | None = None
         self._session = 0
@@ -91,7 +94,7 @@ class ConsoleNamespace:
         Raises:
             HiveError: one of its subclasses, as :class:`Namespace` documents.
         """
-        return self._logical_lines(Command(Verb.CAT, check_path(path)))
+        return list(self._read(Command(Verb.CAT, check_path(path))).lines)
 
     def tail(self, path: str) -> list[str]:
         """The newest retained lines of a log-like node, oldest first; C1 groups are reassembled.
@@ -99,7 +102,7 @@ class ConsoleNamespace:
         Raises:
             HiveError: one of its subclasses, as :class:`Namespace` documents.
         """
-        return self._logical_lines(Command(Verb.TAIL, check_path(path)))
+        return list(self._read(Command(Verb.TAIL, check_path(path))).lines)
 
     def append(self, path: str, line: str, *, session: int | None = None) -> AppendAnswer:
         """Append one line in one command; with ``session``, only while that session lasts.
@@ -112,8 +115,6 @@ class ConsoleNamespace:
             outcome = self._exchange_once_sent(command, session)
         except LinkError as error:
             return Unknown(f"{self._peer}: the connection {error}; {_READ_BACK}")
-        except FrameError as error:
-            return Unknown(f"{self._peer}: {error}; {_READ_BACK}")
         match outcome:
             case Done(detail):
                 return Acked(detail)
@@ -131,7 +132,7 @@ class ConsoleNamespace:
             return
         try:
             self._exchange(Command(Verb.PING))
-        except (LinkError, FrameError):
+        except LinkError:
             return
 
     def close(self) -> None:
@@ -158,17 +159,6 @@ class ConsoleNamespace:
             self._served = False
             self._last_used = self._monotonic()
 
-    def _logical_lines(self, command: Command) -> list[str]:
-        done = self._read(command)
-        try:
-            return decode_lines(done.lines)
-        except ChunkError as error:
-            self._drop()
-            raise HiveViolationError(
-                f"{self._peer}: {command.verb} {command.path} carried a broken C1 group: {error}; "
-                "the session was closed"
-            ) from error
-
     def _read(self, command: Command) -> Done:
         try:
             outcome = self._exchange_with_retry(command)
@@ -177,8 +167,6 @@ class ConsoleNamespace:
                 f"{self._peer}: the connection {error} during {command.verb} {command.path}; "
                 "reading again is safe"
             ) from error
-        except FrameError as error:
-            raise HiveViolationError(f"{self._peer}: {error}; the session was closed") from error
         match outcome:
             case Done():
                 return outcome
@@ -227,8 +215,8 @@ class ConsoleNamespace:
         orderly = False
         try:
             outcome = self._converse(link, command, self._command_s)
-            surplus = link.surplus()
-            orderly = not surplus and _keeps_session(outcome)
+            surplus = link.surplus() is not None
+            orderly = link.connection.state is State.IDLE
             if surplus and isinstance(outcome, Done) and command.verb is not Verb.ECHO:
                 outcome = Violation(f"lines followed the END of {command.verb} {command.path or ''}")
         finally:
@@ -245,11 +233,11 @@ class ConsoleNamespace:
         if surprise is not None:
             raise NothingSentError(surprise)
         deadline = self._monotonic() + timeout_s
-        link.send(command.line, deadline)
-        answer = Answer(command)
-        while (outcome := answer.receive(link.receive(deadline))) is None:
-            pass
-        return outcome
+        link.send(link.connection.command(command), deadline)
+        event = link.next_event(deadline)
+        if isinstance(event, Answered):
+            return event.outcome
+        return Violation(f"{command.verb} got something else than an answer")
 
     def _drop(self) -> None:
         link, self._link = self._link, None
@@ -263,7 +251,7 @@ class ConsoleNamespace:
             outcome = self._converse(link, Command(Verb.QUIT), self._quit_s)
             if isinstance(outcome, Done):
                 link.finish(self._monotonic() + self._quit_s)
-        except (LinkError, FrameError):
+        except LinkError:
             pass
         finally:
             link.close()
@@ -275,13 +263,3 @@ class ConsoleNamespace:
             kind=RefusalKind.GRAMMAR,
             text=f"{self._peer} speaks the older bounds and is incompatible; upgrade it ({refusal.text})",
         )
-
-
-def _keeps_session(outcome: Outcome) -> bool:
-    match outcome:
-        case Done():
-            return True
-        case Err(refusal):
-            return not lost_session(refusal)
-        case _:
-            return False

@@ -21,6 +21,9 @@ __all__ = [
     "MAX_RESPONSE_LEN",
     "MAX_ROLE_LEN",
     "MAX_TICKET_LEN",
+    "NEWER_BOUNDS",
+    "OLDER_BOUNDS",
+    "Bounds",
     "FrameDecoder",
     "FrameError",
     "OverlongFrame",
@@ -59,6 +62,23 @@ MAX_ROLE_LEN: Final = 16
 
 MAX_DATA_FRAMES: Final = 64
 """Most data frames of one streamed answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a generation of consoles accepts.
+
+    Attributes:
+        line: longest command line, in bytes.
+        echo: longest payload of one append, in bytes.
+    """
+
+    line: int
+    echo: int
+
+
+NEWER_BOUNDS: Final = Bounds(line=MAX_LINE_LEN, echo=MAX_ECHO_LEN)
+OLDER_BOUNDS: Final = Bounds(line=256, echo=128)
 
 
 class FrameError(Exception):
@@ -113,6 +133,11 @@ class FrameDecoder:
     def mid_frame(self) -> bool:
         """Whether the bytes so far end inside a frame."""
         return bool(self._buffer) or self._draining > 0
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that are held; after ``next_frame`` returned None less than one frame."""
+        return len(self._buffer)
 
     def receive(self, data: bytes) -> None:
         """Add bytes from the peer; ``next_frame`` hands out what they complete."""

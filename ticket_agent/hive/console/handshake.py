@@ -159,8 +159,8 @@ class Handshake:
         if self._phase is _Phase.AUTH:
             return HandshakeFailure(
                 kind=FailureKind.SILENT_CLOSE,
-                why="the console closed the connection instead of answering AUTH: the token is wrong, or "
-                "another client holds the only console",
+                why="the console closed the connection instead of answering AUTH: the token is wrong, "
+                "another client holds the only console, or AUTH came too late for it",
             )
         return HandshakeFailure(
             kind=FailureKind.UNAVAILABLE,

@@ -1,4 +1,4 @@
-"""One TCP connection to a console: whole frames in and out, each with a deadline."""
+"""One TCP connection to a console: bytes in and out, each with a deadline."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Final
 
-from ticket_agent.hive.console.framing import FrameDecoder, FrameError, OverlongFrame, encode_frame
-from ticket_agent.hive.console.replies import is_stray
+from ticket_agent.hive.console.connection import Unasked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ticket_agent.hive.console.connection import ClientConnection, ClientEvent
 
 __all__ = ["Link", "LinkBrokenError", "LinkError", "LinkTimeoutError", "NothingSentError"]
 
@@ -39,19 +40,29 @@ class LinkTimeoutError(LinkError):
 
 
 class Link:
-    """A connected socket and the frames that came through it.
+    """A connected socket and the :class:`ClientConnection` that reads what comes through it.
 
-    Deadlines are points on the ``monotonic`` clock. After any :class:`LinkError` or ``FrameError`` the only
-    thing left to do is ``close``.
+    Deadlines are points on the ``monotonic`` clock. After any :class:`LinkError` the only thing left to do is
+    ``close``.
     """
 
-    def __init__(self, sock: socket.socket, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, sock: socket.socket, connection: ClientConnection, monotonic: Callable[[], float]
+    ) -> None:
         self._sock = sock
         self._monotonic = monotonic
-        self._decoder = FrameDecoder()
+        self.connection = connection
 
     @classmethod
-    def open(cls, host: str, port: int, *, timeout_s: float, monotonic: Callable[[], float]) -> Link:
+    def open(
+        cls,
+        host: str,
+        port: int,
+        *,
+        connection: ClientConnection,
+        timeout_s: float,
+        monotonic: Callable[[], float],
+    ) -> Link:
         """Connect.
 
         Raises:
@@ -63,38 +74,37 @@ class Link:
         except OSError:
             sock.close()
             raise
-        return cls(sock, monotonic)
+        return cls(sock, connection, monotonic)
 
-    def send(self, line: str, deadline: float) -> None:
-        """Send one frame.
+    def send(self, data: bytes, deadline: float) -> None:
+        """Send all bytes.
 
         Raises:
-            NothingSentError: the system took no byte of it.
+            NothingSentError: the system took no byte of them.
             LinkBrokenError: the connection broke in the middle.
         """
-        frame = memoryview(encode_frame(line))
+        rest = memoryview(data)
         sent = 0
-        while sent < len(frame):
+        while sent < len(rest):
             try:
                 self._sock.settimeout(self._remaining(deadline))
-                sent += self._sock.send(frame[sent:])
+                sent += self._sock.send(rest[sent:])
             except (OSError, LinkTimeoutError) as error:
                 if sent == 0:
                     raise NothingSentError(f"took no byte of the command: {_reason(error)}") from error
                 raise LinkBrokenError(f"broke while the command was sent: {_reason(error)}") from error
 
-    def receive(self, deadline: float) -> bytes:
-        """Return the next frame's payload.
+    def next_event(self, deadline: float) -> ClientEvent:
+        """Wait for the connection's next event.
 
         Raises:
             LinkBrokenError: the connection ended first.
             LinkTimeoutError: the deadline passed first.
-            FrameError: the bytes are no frames.
         """
         while True:
-            payload = self._decoded()
-            if payload is not None:
-                return payload
+            event = self.connection.next_event()
+            if event is not None:
+                return event
             try:
                 self._sock.settimeout(self._remaining(deadline))
                 data = self._sock.recv(CHUNK)
@@ -104,7 +114,7 @@ class Link:
                 raise LinkBrokenError(f"broke: {_reason(error)}") from error
             if not data:
                 raise LinkBrokenError("was closed by the console")
-            self._decoder.receive(data)
+            self.connection.receive(data)
 
     def surprise(self) -> str | None:
         """Return why the idle connection must not be used, or None; nothing is sent and nothing waited for.
@@ -121,14 +131,15 @@ class Link:
                 return f"broke while idle: {_reason(error)}"
             if not data:
                 return "was closed by the console while idle"
-            self._decoder.receive(data)
-            if (unasked := self._unasked()) is not None:
+            self.connection.receive(data)
+            if (unasked := self.surplus()) is not None:
                 return unasked
         return "does not fall silent"
 
-    def surplus(self) -> bool:
-        """Whether frames that were received already go beyond the answer."""
-        return self._unasked() is not None
+    def surplus(self) -> str | None:
+        """Return why what was received already goes beyond the answers, or None if it does not."""
+        event = self.connection.next_event()
+        return event.why if isinstance(event, Unasked) else None
 
     def finish(self, deadline: float) -> None:
         """Half-close and read until the console has closed too, or the deadline passes."""
@@ -142,21 +153,6 @@ class Link:
         """Close the socket; never raises, because nothing of what was sent or read depends on it."""
         with contextlib.suppress(OSError):
             self._sock.close()
-
-    def _decoded(self) -> bytes | None:
-        frame = self._decoder.next_frame()
-        if isinstance(frame, OverlongFrame):
-            raise FrameError(f"a frame of {frame.declared} bytes exceeds the protocol's bound")
-        return frame
-
-    def _unasked(self) -> str | None:
-        try:
-            while (payload := self._decoded()) is not None:
-                if not is_stray(payload):
-                    return "carried a line nobody asked for"
-        except FrameError as error:
-            return f"carried garbage: {error}"
-        return None
 
     def _remaining(self, deadline: float) -> float:
         remaining = deadline - self._monotonic()

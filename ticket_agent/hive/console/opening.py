@@ -7,12 +7,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from ticket_agent.hive.console.checks import check_port, check_role
-from ticket_agent.hive.console.framing import MAX_TICKET_LEN, FrameError
-from ticket_agent.hive.console.handshake import Attached, FailureKind, Handshake, HandshakeFailure, Send
+from ticket_agent.hive.console.connection import ClientConnection, ToSend
+from ticket_agent.hive.console.handshake import Attached, FailureKind, HandshakeFailure
 from ticket_agent.hive.console.link import Link, LinkError, LinkTimeoutError
 from ticket_agent.hive.console.lock import ConsoleLock, lock_enabled, lock_path
 from ticket_agent.hive.console.pacing import Pacing, retry_delay
-from ticket_agent.hive.credentials import CredentialError, Secret, console_secret, resolve_secret
+from ticket_agent.hive.console.presenting import Credentials, read_credentials
 from ticket_agent.protocol.namespace import (
     HiveAuthError,
     HiveBusyError,
@@ -24,6 +24,9 @@ from ticket_agent.protocol.namespace import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from ticket_agent.hive.console.connection import ClientEvent
+    from ticket_agent.hive.credentials import Secret
 
 __all__ = ["DEFAULT_PORT", "ConsoleConfig", "SessionOpener"]
 
@@ -37,7 +40,8 @@ class ConsoleConfig:
     Attributes:
         host: name or address.
         port: TCP port.
-        token: literal token, ``env:NAME`` or ``file:/absolute/path``; None looks into the environment.
+        token: ``env:NAME`` or ``file:/absolute/path``, for a console of this host also the token itself; None
+            looks into the environment.
         role: role to attach as.
         ticket: capability token in the same forms; None attaches without one.
         allow_placeholder: accept well-known example tokens; for a lab only.
@@ -100,11 +104,13 @@ class SessionOpener:
         env: Mapping[str, str],
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
+        now_ms: Callable[[], int],
     ) -> None:
         self._config = config
         self._env = env
         self._monotonic = monotonic
         self._sleep = sleep
+        self._now_ms = now_ms
         self._pacing = Pacing()
         self._lock = ConsoleLock(lock_path(config.host, config.port, directory=config.lock_dir))
         self._proven: Secret | None = None
@@ -119,18 +125,18 @@ class SessionOpener:
             HiveViolationError: the peer is no Cohesix console.
         """
         self._refuse_while_rationed()
-        token, ticket = self._credentials()
+        presented = self._credentials()
         if self._config.use_lock and lock_enabled(self._env):
             self._lock.acquire()
         wait_s = self._pacing.wait(self._monotonic())
         if wait_s > 0:
             self._sleep(wait_s)
         retries = 0
-        while isinstance(attempt := self._attempt(token, ticket), HandshakeFailure):
+        while isinstance(attempt := self._attempt(presented), HandshakeFailure):
             delay = retry_delay(attempt, retries)
             if delay is None or self._pacing.blocked(self._monotonic()) is not None:
                 self._pacing.failed(self._monotonic(), delay_s=attempt.delay_s)
-                raise self._error_of(attempt, token)
+                raise self._error_of(attempt, presented.token)
             self._sleep(delay)
             retries += 1
         return attempt
@@ -160,67 +166,72 @@ class SessionOpener:
                 f"the next attempt is possible in {throttled_s:.0f} s"
             )
 
-    def _credentials(self) -> tuple[Secret, Secret | None]:
-        allow_placeholder = self._config.allow_placeholder
-        token = console_secret(self._config.token, env=self._env, allow_placeholder=allow_placeholder)
-        if self._config.ticket is None:
-            return token, None
-        ticket = resolve_secret(self._config.ticket, env=self._env, allow_placeholder=allow_placeholder)
-        if len(ticket.reveal()) > MAX_TICKET_LEN:
-            raise CredentialError(
-                f"the ticket is longer than {MAX_TICKET_LEN} characters; issue a smaller one"
-            )
-        return token, ticket
-
-    def _attempt(self, token: Secret, ticket: Secret | None) -> Link | HandshakeFailure:
+    def _credentials(self) -> Credentials:
         config = self._config
+        return read_credentials(
+            token=config.token,
+            ticket=config.ticket,
+            role=config.role,
+            host=config.host,
+            allow_placeholder=config.allow_placeholder,
+            env=self._env,
+            now_ms=self._now_ms(),
+        )
+
+    def _attempt(self, presented: Credentials) -> Link | HandshakeFailure:
+        config = self._config
+        connection = ClientConnection(token=presented.token, role=config.role, ticket=presented.ticket)
         try:
-            link = Link.open(config.host, config.port, timeout_s=config.connect_s, monotonic=self._monotonic)
+            link = Link.open(
+                config.host,
+                config.port,
+                connection=connection,
+                timeout_s=config.connect_s,
+                monotonic=self._monotonic,
+            )
         except (OSError, ValueError) as error:
             # Resolving a malformed host name is a ValueError; to an operator both are the same mistake.
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             why = f"cannot connect: {reason}; check host, port and that the hive is up"
             return HandshakeFailure(kind=FailureKind.UNAVAILABLE, why=why)
-        handshake = Handshake(token=token, role=config.role, ticket=ticket)
         attached = False
         try:
-            failure = self._shake_hands(link, handshake)
+            failure = self._shake_hands(link)
             attached = failure is None
         finally:
             if not attached:
                 link.close()
-        if handshake.authenticated:
-            self._proven = token
+        if connection.authenticated:
+            self._proven = presented.token
         if failure is None:
             return link
         # A silent close cannot be the fault of a token that was accepted before, so it does not count then.
-        if failure.kind is not FailureKind.SILENT_CLOSE or token != self._proven:
+        if failure.kind is not FailureKind.SILENT_CLOSE or presented.token != self._proven:
             self._pacing.refused(failure.kind, self._monotonic())
         return failure
 
-    def _shake_hands(self, link: Link, handshake: Handshake) -> HandshakeFailure | None:
+    def _shake_hands(self, link: Link) -> HandshakeFailure | None:
         deadline = self._monotonic() + self._config.auth_s
+        ending: ClientEvent | None
         try:
-            link.send(handshake.start().line, deadline)
+            link.send(link.connection.start(), deadline)
             while True:
-                match handshake.receive(link.receive(deadline)):
-                    case Send(line):
+                match link.next_event(deadline):
+                    case ToSend(data):
                         deadline = self._monotonic() + self._config.command_s
-                        link.send(line, deadline)
+                        link.send(data, deadline)
                     case Attached():
                         return None
-                    case HandshakeFailure() as failure:
-                        return failure
-                    case None:
-                        pass
+                    case ending:
+                        break
         except LinkTimeoutError:
-            return handshake.timed_out()
+            ending = link.connection.expired()
         except LinkError:
-            return handshake.closed()
-        except FrameError as error:
-            return HandshakeFailure(
-                kind=FailureKind.VIOLATION, why=f"{error}; check that this is a Cohesix console"
-            )
+            ending = link.connection.ended()
+        if isinstance(ending, HandshakeFailure):
+            return ending
+        why = "the console spoke before the handshake began; check that this is a Cohesix console"
+        return HandshakeFailure(kind=FailureKind.VIOLATION, why=why)
 
     def _error_of(self, failure: HandshakeFailure, token: Secret) -> HiveError:
         if failure.kind is FailureKind.SILENT_CLOSE and token == self._proven:

@@ -17,11 +17,12 @@ from .hive import ReferenceHive
 from .lab import AdmissionView, Effect
 from .profile import DEFAULT, STRICT_A, HiveProfile
 from .server import ConsoleServer
-from .session import SessionOptions
+from .session import OLDER_CONSOLE, SessionOptions
 from .workers import Phase
 
 __all__ = [
     "DEFAULT",
+    "OLDER_CONSOLE",
     "STRICT_A",
     "AdmissionView",
     "ConsoleServer",

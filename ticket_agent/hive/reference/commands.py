@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ticket_agent.hive.console.framing import MAX_ECHO_LEN, MAX_PATH_LEN, MAX_TICKET_LEN
+from ticket_agent.hive.console.framing import MAX_PATH_LEN, MAX_TICKET_LEN, NEWER_BOUNDS
+
+if TYPE_CHECKING:
+    from ticket_agent.hive.console.framing import Bounds
 
 __all__ = ["STREAMED", "Command", "GrammarError", "decode_line", "parse_command"]
 
@@ -56,7 +59,7 @@ def decode_line(payload: bytes) -> str:
     return "".join(char for char in payload.decode("latin-1") if unicodedata.category(char) != "Cc")
 
 
-def parse_command(line: str) -> Command:
+def parse_command(line: str, bounds: Bounds = NEWER_BOUNDS) -> Command:
     """Parse one line.
 
     Raises:
@@ -73,7 +76,7 @@ def parse_command(line: str) -> Command:
     if verb == "ATTACH":
         return _attach(rest)
     if verb == "ECHO":
-        return _echo(rest)
+        return _echo(rest, bounds.echo)
     if verb in STREAMED:
         return _streamed(verb, rest)
     return Command(verb=verb)
@@ -89,13 +92,13 @@ def _attach(rest: str) -> Command:
     return Command(verb="ATTACH", payload=role, ticket=ticket)
 
 
-def _echo(rest: str) -> Command:
+def _echo(rest: str, most: int) -> Command:
     path, _, payload = rest.partition(" ")
     payload = payload.strip()
     _check_path(path)
     if not payload:
         raise GrammarError("missing required argument: payload")
-    if len(payload.encode()) > MAX_ECHO_LEN:
+    if len(payload.encode()) > most:
         raise GrammarError("argument payload exceeds allowed length")
     return Command(verb="ECHO", path=path, payload=payload)
 

@@ -10,20 +10,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ticket_agent.hive.console.framing import (
-    HEADER_LEN,
-    MAX_LINE_LEN,
-    FrameDecoder,
-    FrameError,
-    OverlongFrame,
-    encode_frame,
-)
+from ticket_agent.hive.console.framing import encode_frame
 
 from .faults import Fault, FaultKind, Faults
 from .session import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ticket_agent.hive.console.accepting import ServerEvent
 
     from .commands import Command
     from .session import ConsoleSession
@@ -156,7 +151,7 @@ def _turn_away(connection: socket.socket) -> None:
 
 
 class _Conversation:
-    """One connection: frames in, the session's answers out, faults in between."""
+    """One connection: bytes in, the session's answers out, faults in between."""
 
     def __init__(
         self,
@@ -171,31 +166,20 @@ class _Conversation:
         self._session = session
         self._faults = faults
         self._timeouts = timeouts
-        self._decoder = FrameDecoder(HEADER_LEN + MAX_LINE_LEN, drain_overlong=True)
 
     def run(self) -> None:
         """Serve until the connection is over."""
-        first = self._frame(self._timeouts.auth_s)
-        if first is None:
-            self._send(self._session.auth_failure("timeout"))
-            return
-        if isinstance(first, OverlongFrame):
-            return
-        self._send(self._session.authenticate(first))
+        timeout_s = self._timeouts.auth_s
         while True:
-            frame = self._frame(self._timeouts.idle_s)
-            if frame is None:
-                self._send(Reply(("ERR CONSOLE reason=timeout",), close=True))
-            elif isinstance(frame, OverlongFrame):
-                self._send(Reply(("ERR FRAME reason=invalid-length",)))
+            event = self._event(timeout_s)
+            heard = self._session.silence() if event is None else self._session.hear(event)
+            if isinstance(heard, Reply):
+                self._send(heard)
             else:
-                self._handle(frame)
+                self._handle(heard)
+            timeout_s = self._timeouts.idle_s
 
-    def _handle(self, payload: bytes) -> None:
-        command = self._session.parse(payload)
-        if isinstance(command, Reply):
-            self._send(command)
-            return
+    def _handle(self, command: Command) -> None:
         fault = self._faults.decide(command.verb, command.path, command.payload)
         if fault is None:
             self._send(self._apply(command))
@@ -247,22 +231,17 @@ class _Conversation:
         while self._readable(deadline) and self._connection.recv(4096):
             pass
 
-    def _frame(self, timeout_s: float) -> bytes | OverlongFrame | None:
-        """Return the next frame, or None when it did not arrive in time."""
+    def _event(self, timeout_s: float) -> ServerEvent | None:
+        """Return what the client said next, or None when it said nothing in time."""
         deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                frame = self._decoder.next_frame()
-            except FrameError:
-                raise _EndError from None
-            if frame is not None:
-                return frame
+        while (event := self._session.connection.next_event()) is None:
             if not self._readable(deadline):
                 return None
             data = self._connection.recv(65536)
             if not data:
                 raise _EndError
-            self._decoder.receive(data)
+            self._session.connection.receive(data)
+        return event
 
     def _readable(self, deadline: float) -> bool:
         readable, _, _ = select.select(

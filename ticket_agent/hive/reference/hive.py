@@ -81,6 +81,10 @@ class ReferenceHive:
         """The generation this hive models."""
         return self._profile
 
+    def now_ms(self) -> int:
+        """Unix milliseconds of the hive's clock."""
+        return self._clock()
+
     # What a session sees
 
     def ls(self, path: str) -> list[str]:

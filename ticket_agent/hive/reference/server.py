@@ -9,9 +9,10 @@ from .endpoint import Endpoint, Timeouts
 from .faults import Faults
 from .limiter import AttachLimiter
 from .session import ConsoleSession, SessionOptions
+from .tickets import TicketDesk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from .hive import ReferenceHive
@@ -38,6 +39,7 @@ class ConsoleServer:
         lab_port: port of the lab console, 0 for a free one, None for none.
         options: quirks of older consoles.
         timeouts: waits, seconds.
+        ticket_secrets: secret of each role whose capability tickets are accepted; none by default.
         monotonic: clock of the attach limiters, seconds.
 
     Raises:
@@ -56,14 +58,16 @@ class ConsoleServer:
         options: SessionOptions = _OPTIONS,
         timeouts: Timeouts = _TIMEOUTS,
         monotonic: Callable[[], float] = time.monotonic,
+        ticket_secrets: Mapping[str, str] | None = None,
     ) -> None:
         self.hive = hive
         self.host = host
         self.faults = Faults() if faults is None else faults
         limiter = AttachLimiter(monotonic)
+        desk = TicketDesk(ticket_secrets or {}, clock=hive.now_ms)
 
         def new_session() -> ConsoleSession:
-            return ConsoleSession(hive, token=token, limiter=limiter, options=options)
+            return ConsoleSession(hive, token=token, limiter=limiter, options=options, desk=desk)
 
         self._main = Endpoint(
             host=host, port=port, new_session=new_session, faults=self.faults, timeouts=timeouts
