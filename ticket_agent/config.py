@@ -53,6 +53,13 @@ class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+def _absolute(path: Path | None) -> Path | None:
+    if path is not None and not path.is_absolute():
+        message = "must be an absolute path"
+        raise ValueError(message)
+    return path
+
+
 class ConsoleSettings(_Settings):
     """The TCP console of the hive.
 
@@ -95,6 +102,11 @@ class RestSettings(_Settings):
     proxy: HttpUrl | None = None
     timeout_s: Annotated[float, Field(gt=0, le=600)] = 130.0
     cache_s: Annotated[float, Field(ge=0, le=60)] = 2.0
+
+    @field_validator("ca_file")
+    @classmethod
+    def _file_is_absolute(cls, value: Path | None) -> Path | None:
+        return _absolute(value)
 
     @model_validator(mode="after")
     def _has_a_gateway(self) -> RestSettings:
@@ -142,10 +154,7 @@ class PeftSettings(_Settings):
     @field_validator("registry_root", "export_root", "adapter_root", "release_config")
     @classmethod
     def _root_is_absolute(cls, value: Path | None) -> Path | None:
-        if value is not None and not value.is_absolute():
-            message = "must be an absolute path"
-            raise ValueError(message)
-        return value
+        return _absolute(value)
 
     @model_validator(mode="after")
     def _roots_are_apart(self) -> PeftSettings:

@@ -12,6 +12,7 @@ from .exports import sample_job
 from .faults import Fault, FaultKind, Faults, FaultSyntaxError, parse_fault
 from .gateway import GatewayTimes
 from .gateway_server import GatewayServer
+from .gateway_tickets import DelegatedTickets
 from .gpus import Gpu
 from .hive import ReferenceHive
 from .lab import AdmissionView, Effect
@@ -26,6 +27,7 @@ __all__ = [
     "STRICT_A",
     "AdmissionView",
     "ConsoleServer",
+    "DelegatedTickets",
     "Effect",
     "Fault",
     "FaultKind",
