@@ -238,6 +238,23 @@ def test_retry_after_in_seconds_or_as_a_date_of_the_gateway_s_own_clock(
     assert retry_after(headers) == seconds
 
 
+@pytest.mark.parametrize(
+    ("status", "session"),
+    [(http(403, b"EPERM admin read"), 1), (http(429, b"backpressure"), None), (http(400), None), (http(503), None),
+     (http(404), None), (http(200, b"hello"), None), (http(302), None)],
+)  # fmt: skip
+def test_only_a_state_that_is_hidden_from_us_may_be_missing(status: bytes, session: int | None) -> None:
+    """Anything else could hide a change of the session; nothing is sent then."""
+    with ScriptedGateway(http(200, echoed()), status=status) as gateway, rest(gateway.port) as namespace:
+        if session is None:
+            with pytest.raises((HiveUnreachableError, HiveViolationError)):
+                namespace.append(PATH, LINE)
+            assert not gateway.posts
+        else:
+            assert isinstance(namespace.append(PATH, LINE), Acked)
+        assert namespace.session == (session or 0)
+
+
 def test_an_acknowledgement_across_a_change_of_the_hive_s_session_is_unknown() -> None:
     with ScriptedGateway(http(200, echoed())) as gateway, rest(gateway.port) as namespace:
         assert isinstance(namespace.append(PATH, LINE), Acked)

@@ -44,6 +44,8 @@ BOUNDS: Final = "/v1/meta/bounds"
 MAX_READ_BYTES: Final = 65536
 """What a read may hold; 64 wire frames stay far below it."""
 
+FORBIDDEN: Final = 403
+
 ATTEMPTS: Final = 3
 """Attempts of one call: of an append only while it is certain that nothing was dispatched."""
 
@@ -168,10 +170,15 @@ class RestNamespace:
             HiveError: it cannot be reached, or refuses the request token.
         """
         judge, reply = self._fetch(STATUS)
+        if reply.status == FORBIDDEN:
+            return {}
         try:
             return judge.document(reply, STATUS)
-        except HiveRefusedError:
-            return {}
+        except HiveRefusedError as error:
+            # Not the hive's refusal: nothing that was asked of the hive may take it for one.
+            raise HiveUnreachableError(
+                f"{self._peer} does not tell its state: {error.refusal.text}"
+            ) from error
 
     def bounds(self) -> dict[str, Any]:
         """What the gateway was compiled for; no proof about the target, and an absent member is unknown.
