@@ -35,6 +35,7 @@ MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 60
 
 HEAVY = (
+    "h11",
     "pydantic",
     "portalocker",
     "prometheus_client",

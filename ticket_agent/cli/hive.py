@@ -19,7 +19,7 @@ from ticket_agent.exits import Exit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ticket_agent.hive.reference import Faults, ReferenceHive
+    from ticket_agent.hive.reference import Faults, GatewayServer, ReferenceHive
 
 __all__ = ["EmbeddedHive", "embedded_hive", "hive"]
 
@@ -48,6 +48,17 @@ def hive() -> None:
     type=click.IntRange(0, 65535),
     default=None,
     help="A second console, so that you can submit while the agent holds the first one.",
+)
+@click.option(
+    "--rest-port",
+    type=click.IntRange(0, 65535),
+    default=None,
+    help="A REST gateway to the same hive, with the console's token as its request token.",
+)
+@click.option(
+    "--rest-ticket-key",
+    metavar="REF",
+    help="Let the gateway ask for delegated tickets minted with this secret (env: or file:).",
 )
 @click.option(
     "--token", help="Console token: env:NAME, file:/path or the token (default: a random one, printed)."
@@ -92,6 +103,8 @@ def serve(
     *,
     port: int,
     lab_port: int | None,
+    rest_port: int | None,
+    rest_ticket_key: str | None,
     token: str | None,
     ticket_keys: tuple[str, ...],
     profile: str,
@@ -102,7 +115,7 @@ def serve(
     fault_texts: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Serve a console on loopback until SIGTERM or SIGINT. Everything it knows is in memory."""
+    """Serve a console on loopback until SIGTERM or SIGINT, and a gateway if asked for; all in memory."""
     from ticket_agent.hive.reference import (  # noqa: PLC0415 - start-up time
         DEFAULT,
         STRICT_A,
@@ -122,22 +135,19 @@ def serve(
     names = [model.spawn_worker("worker-gpu").worker_id for _ in range(workers)]
     lora_names = [model.spawn_worker("worker-lora").worker_id for _ in range(lora_workers)]
     _publish(model, export_jobs)
-    try:
+    with _listening(port):
         server = ConsoleServer(
-            model,
-            port=port,
-            token=secret,
-            faults=faults,
-            lab_port=lab_port,
-            ticket_secrets=role_secrets,
+            model, port=port, token=secret, faults=faults, lab_port=lab_port, ticket_secrets=role_secrets
         )
         server.start()
-    except OSError as error:
-        fail(f"cannot listen on port {port}: {error.strerror}", Exit.FAILURE)
+    rest = None
     try:
+        if rest_port is not None:
+            rest = _served_gateway(model, rest_port, secret, faults, rest_ticket_key)
         opened = {
             "port": server.port,
             "lab_port": server.lab_port,
+            "rest_url": None if rest is None else rest.url,
             "token": secret if token is None else None,
             "workers": names,
             "lora_workers": lora_names,
@@ -147,6 +157,34 @@ def serve(
         stop.wait()
     finally:
         server.stop()
+        if rest is not None:
+            rest.stop()
+
+
+def _served_gateway(
+    model: ReferenceHive, port: int, token: str, faults: Faults, ticket_key: str | None
+) -> GatewayServer:
+    from ticket_agent.hive.reference import DelegatedTickets, GatewayServer  # noqa: PLC0415 - start-up time
+
+    delegation = None
+    if ticket_key is not None:
+        _need_blake3()
+        delegation = DelegatedTickets(clock=now_ms, key=_token(ticket_key))
+    with _listening(port):
+        gateway = GatewayServer(
+            model, clock=now_ms, port=port, token=token, delegation=delegation, faults=faults
+        )
+    gateway.start()
+    return gateway
+
+
+@contextlib.contextmanager
+def _listening(port: int) -> Iterator[None]:
+    """A port that cannot be listened on ends the command."""
+    try:
+        yield
+    except OSError as error:
+        fail(f"cannot listen on port {port}: {error.strerror}", Exit.FAILURE)
 
 
 def _publish(model: ReferenceHive, export_jobs: tuple[str, ...]) -> None:
@@ -191,9 +229,14 @@ def _role_secrets(given: tuple[str, ...]) -> dict[str, str]:
         if role not in {str(known) for known in Role}:
             fail(f"--ticket-key {role!r} is no role; write ROLE=env:NAME or ROLE=file:/path", Exit.USAGE)
         secrets_of[role] = _token(reference)
-    if secrets_of and importlib.util.find_spec("blake3") is None:
-        fail("tickets need the package blake3: pip install 'ticket-agent[tickets]'", Exit.FAILURE)
+    if secrets_of:
+        _need_blake3()
     return secrets_of
+
+
+def _need_blake3() -> None:
+    if importlib.util.find_spec("blake3") is None:
+        fail("tickets need the package blake3: pip install 'ticket-agent[tickets]'", Exit.FAILURE)
 
 
 def _announce(opened: Mapping[str, Any], *, as_json: bool) -> None:
@@ -202,6 +245,8 @@ def _announce(opened: Mapping[str, Any], *, as_json: bool) -> None:
     else:
         lab = f", lab console on {opened['lab_port']}" if opened["lab_port"] else ""
         click.echo(f"console on 127.0.0.1:{opened['port']}{lab}")
+        if opened["rest_url"]:
+            click.echo(f"gateway on {opened['rest_url']}")
         if opened["token"] is not None:
             click.echo(f"token: {opened['token']}")
         click.echo(f"READY Workers: {', '.join(opened['workers']) or 'none'}")

@@ -136,7 +136,9 @@ def generations(namespace: Namespace, worker_id: str, config: AgentConfig) -> tu
     path = telemetry_path(worker_id, shard_bits=config.shard_bits)
     try:
         state = newest_worker_state(namespace.tail(path), worker_id)
-    except HiveRefusedError:
+    except HiveRefusedError as error:
+        if not error.absent:
+            raise
         state = None
     if state is None:
         fail(

@@ -10,6 +10,9 @@ from .endpoint import Timeouts
 from .errors import LabError, RefusalError
 from .exports import sample_job
 from .faults import Fault, FaultKind, Faults, FaultSyntaxError, parse_fault
+from .gateway import GatewayTimes
+from .gateway_server import GatewayServer
+from .gateway_tickets import DelegatedTickets
 from .gpus import Gpu
 from .hive import ReferenceHive
 from .lab import AdmissionView, Effect
@@ -24,11 +27,14 @@ __all__ = [
     "STRICT_A",
     "AdmissionView",
     "ConsoleServer",
+    "DelegatedTickets",
     "Effect",
     "Fault",
     "FaultKind",
     "FaultSyntaxError",
     "Faults",
+    "GatewayServer",
+    "GatewayTimes",
     "Gpu",
     "HiveProfile",
     "LabError",
