@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ticket_agent.agent.metrics import Meter
     from ticket_agent.agent.providers import ProviderTable
     from ticket_agent.config import AgentConfig
-    from ticket_agent.hive.console.client import ConsoleNamespace
     from ticket_agent.journal.outcome import Provider
     from ticket_agent.journal.space import Limits
     from ticket_agent.journal.store import JournalStore
@@ -40,6 +39,7 @@ __all__ = [
     "events_for",
     "exit_of",
     "exit_of_hive",
+    "hive_place",
     "limits_of",
     "now_ms",
     "opened_agent",
@@ -102,8 +102,15 @@ def stop_on_signals() -> threading.Event:
     return stop
 
 
-def console(config: AgentConfig) -> ConsoleNamespace:
-    """A namespace over the configured console; connects at its first use."""
+def console(config: AgentConfig, *, serves: bool = False) -> Namespace:
+    """The configured hive as a namespace; connects at its first use.
+
+    Args:
+        config: where it is.
+        serves: for an agent, of which a hive has one; programs that only look or submit may come beside it.
+    """
+    if config.mount_dir is not None:
+        return _mounted(config.mount_dir.path, config.mount, exclusive=serves)
     from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace  # noqa: PLC0415 - start-up time
 
     settings = config.console
@@ -118,6 +125,20 @@ def console(config: AgentConfig) -> ConsoleNamespace:
             command_s=settings.command_timeout_s,
         )
     )
+
+
+def _mounted(path: Path, mount: str, *, exclusive: bool) -> Namespace:
+    from ticket_agent.hive.mount.client import MountConfig, MountNamespace  # noqa: PLC0415 - start-up time
+    from ticket_agent.protocol.paths import TicketPaths  # noqa: PLC0415 - start-up time
+
+    return MountNamespace(MountConfig(path=path, tickets=TicketPaths(mount), exclusive=exclusive))
+
+
+def hive_place(config: AgentConfig) -> str:
+    """Where the hive is, in words."""
+    if config.mount_dir is not None:
+        return f"mount {config.mount_dir.path}"
+    return f"console {config.console.host}:{config.console.port}"
 
 
 def limits_of(config: AgentConfig) -> Limits:
@@ -188,11 +209,15 @@ def provider_table(
     from ticket_agent.gpu.compat import compat_lease_providers  # noqa: PLC0415 - start-up time
     from ticket_agent.gpu.lease import lease_providers  # noqa: PLC0415 - start-up time
 
+    # A console has one client, so that a new session ends the old one; what is behind a mount is not known.
+    single_owner = config.mount_dir is None
+    v1_leases = compat_lease_providers(namespace, single_owner=single_owner, epoch=epoch)
+    v2_leases = lease_providers(namespace, single_owner=single_owner, epoch=epoch)
     peft_v1, peft_v2 = _peft_providers(config, namespace, looks_only=looks_only)
     peft_v2 = peft_v2 | {"peft.release": release or _idle_release(config)}
     return ProviderTable(
-        v1=peft_v1 | (compat_lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {}),
-        v2=peft_v2 | (lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {}),
+        v1=peft_v1 | (v1_leases if config.gpu.enabled else {}),
+        v2=peft_v2 | (v2_leases if config.gpu.enabled else {}),
         allowlist=config.action_allowlist,
     )
 
@@ -289,7 +314,7 @@ def opened_agent(
     """An agent over the configured console; without ``serves`` one that only replays."""
     from ticket_agent.agent.loop import Agent  # noqa: PLC0415 - start-up time
 
-    namespace = console(config)
+    namespace = console(config, serves=True)
     agents: list[Agent] = []
 
     def epoch() -> int:

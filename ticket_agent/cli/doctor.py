@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ticket_agent.cli.assembly import console, exit_of_hive, now_ms
+from ticket_agent.cli.assembly import console, exit_of_hive, hive_place, now_ms
 from ticket_agent.cli.doctor_check import Check
 from ticket_agent.cli.options import agent_options, config_from
 from ticket_agent.cli.output import age, emit_json, plain, styled, table
@@ -209,7 +209,7 @@ def _hive(config: AgentConfig) -> Iterator[Check]:
     from ticket_agent.protocol.namespace import HiveBusyError, HiveError  # noqa: PLC0415 - start-up time
     from ticket_agent.protocol.paths import LIFECYCLE_STATE, TicketPaths  # noqa: PLC0415 - start-up time
 
-    where = f"console {config.console.host}:{config.console.port}"
+    where = hive_place(config)
     namespace = console(config)
     try:
         names = namespace.ls(TicketPaths(config.mount).directory)

@@ -1,8 +1,8 @@
 """What the error of a system call on a mounted hive means: for a reading, and for a write. Pure.
 
-A mount knows only error numbers. Those of an ``open`` are definite, because nothing was written yet. One of a
-``write`` is definite only where nothing had been sent; ``EIO`` stands for a refusal of the hive and for a lost
-connection alike, and so it is never taken for a refusal.
+A mount knows only error numbers. Those of an ``open`` are definite, because nothing was written yet. One of
+a ``write`` is definite only where nothing had been sent; ``EIO`` stands for a refusal of the hive and for a
+lost connection alike, and so it is never taken for a refusal.
 """
 
 from __future__ import annotations

@@ -70,11 +70,7 @@ class Tree:
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             found = os.fstat(self._fd)
-            if found.st_mode & stat.S_IWOTH:
-                raise MountIncompatibleError(
-                    f"mount {path} can be written by everybody, who could then order what is done here; "
-                    f"run: chmod o-w {path}"
-                )
+            _require_protection(path, found)
             if exclusive:
                 self._lock()
         except BaseException:
@@ -96,7 +92,7 @@ class Tree:
 
     def in_place(self) -> bool:
         """Whether the path still leads to the directory that is held."""
-        found = os.stat(self._path, follow_symlinks=False)
+        found = self._path.lstat()
         return (found.st_dev, found.st_ino) == self.identity
 
     def names(self, path: str) -> list[str]:
@@ -129,7 +125,7 @@ class Tree:
         raise OSError(errno.EAGAIN, "changes while it is read")
 
     def write(self, path: str, line: bytes) -> None:
-        """Write a line and its newline with one write(2) on a fresh open.
+        """Open the file anew and write a line and its newline with one system call.
 
         Raises:
             OSError: nothing was written: the file cannot be opened for writing.
@@ -208,6 +204,14 @@ class Tree:
             finally:
                 os.close(fd)
         return b"".join(pieces), len(pieces) <= 1
+
+
+def _require_protection(path: Path, found: os.stat_result) -> None:
+    if found.st_mode & stat.S_IWOTH:
+        raise MountIncompatibleError(
+            f"mount {path} can be written by everybody, who could then order what is done here; "
+            f"run: chmod o-w {path}"
+        )
 
 
 def _write_uninterrupted(fd: int, data: bytes) -> int:
