@@ -4,7 +4,8 @@
 an answer of its own, a write must begin where the node ends. ``old`` is that of the first release: every size
 is 0 and nothing bypasses the page cache, so that the kernel never asks for a byte.
 
-Run as a program it serves until SIGTERM: ``fuse_hive.py PORT DIRECTORY new|old``.
+Run as a program it serves until SIGTERM: ``fuse_hive.py PORT DIRECTORY new|old SECONDS``, where the kernel
+believes for so many seconds what it was told about a node.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ ALLOWED: Final = ("proc", "queen", "worker", "log", "gpu", "host", "shard")
 MAX_CONTENT: Final = 64 * 1024
 MAX_READ: Final = 8192
 PATIENCE_S: Final = 20.0
-ATTRIBUTES_LIVE_S: Final = 1.0
 
 
 def missing() -> str | None:
@@ -75,10 +75,12 @@ class Mounted:
 
 
 @contextmanager
-def mounted_hive(port: int, directory: Path, era: str = "new") -> Iterator[Mounted]:
+def mounted_hive(
+    port: int, directory: Path, era: str = "new", *, attributes_live_s: float = 1.0
+) -> Iterator[Mounted]:
     """Mount the hive behind a console; unmounted at the end."""
     directory.mkdir(exist_ok=True)
-    command = [sys.executable, __file__, str(port), str(directory), era]
+    command = [sys.executable, __file__, str(port), str(directory), era, str(attributes_live_s)]
     before = directory.stat().st_dev
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     mounted = Mounted(directory, subprocess.Popen(command, env=environ))
@@ -207,7 +209,7 @@ class HiveFilesystem:
 def main() -> None:
     from mfusepy import FUSE  # noqa: PLC0415
 
-    port, directory, era = sys.argv[1:]
+    port, directory, era, attributes_live_s = sys.argv[1:]
     namespace = ConsoleNamespace(ConsoleConfig(port=int(port), token=TOKEN, use_lock=False))
     # A signal is how it ends, and what the library calls an error.
     with namespace, suppress(RuntimeError):
@@ -217,6 +219,8 @@ def main() -> None:
             raw_fi=True,
             foreground=True,
             nothreads=True,
+            attr_timeout=float(attributes_live_s),
+            entry_timeout=float(attributes_live_s),
             fsname="hive",
         )
 

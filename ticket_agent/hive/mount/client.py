@@ -164,12 +164,18 @@ class MountNamespace:
         return lines
 
     def tail(self, path: str) -> list[str]:
-        """All lines of a node: a mount knows no other reading.
+        """All lines of a node: a mount reads by CAT alone, and some roots offer TAIL alone on some nodes.
 
         Raises:
             HiveError: one of its subclasses, as :class:`Namespace` documents.
         """
-        return self.read(path)
+        try:
+            return self.read(path)
+        except HiveRefusedError as error:
+            if error.refusal.kind is not RefusalKind.OTHER:
+                raise
+            text = f"{error.refusal.text}; a mount has no TAIL, and nodes that offer nothing else need one"
+            raise HiveRefusedError("TAIL", path, Refusal(kind=RefusalKind.OTHER, text=text)) from error
 
     def append(self, path: str, line: str, *, session: int | None = None) -> AppendAnswer:
         """Append one line; with ``session``, only if there is no sign that it is over.
