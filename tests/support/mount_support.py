@@ -1,4 +1,4 @@
-"""An agent whose way to the hive is a directory: in this process for single steps, as a process to be killed."""
+"""An agent whose way to the hive is a directory: in this process for steps, as a process to be killed."""
 
 from __future__ import annotations
 
