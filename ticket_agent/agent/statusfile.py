@@ -98,6 +98,7 @@ class StatusFile:
                 "malformed_callers": counters.malformed_callers,
                 "other_hive": counters.other_hive,
                 "conflicts": counters.conflicts,
+                "evicted_unseen_bytes": counters.evicted_unseen_bytes,
                 "malformed_results": agent.streams.malformed,
             },
         }
