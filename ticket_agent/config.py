@@ -7,7 +7,7 @@ import tomllib
 from ipaddress import ip_address
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -392,9 +392,10 @@ def _in_words(problem: ErrorDetails) -> str:
 def _keys_beside(loc: tuple[int | str, ...]) -> list[str]:
     table: type[BaseModel] = AgentConfig
     for part in loc[:-1]:
-        kind = table.model_fields[str(part)].annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            table = kind
+        annotation = table.model_fields[str(part)].annotation
+        for kind in get_args(annotation) or (annotation,):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                table = kind
     return sorted(table.model_fields)
 
 

@@ -91,7 +91,7 @@ def test_the_time_of_a_turn(text: str, per_s: int, turnover_s: float, path: str)
     found = pace.pace(20.0)
     assert found.log == path
     assert found.turnover_s == pytest.approx(turnover_s, rel=0.25)
-    assert found.longest_pause_s == pytest.approx(found.turnover_s / LOOKS_PER_TURN)
+    assert found.longest_pause_s == pytest.approx((found.turnover_s or 0) / LOOKS_PER_TURN)
 
 
 def test_one_record_is_no_pace_however_soon_it_is_seen() -> None:

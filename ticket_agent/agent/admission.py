@@ -193,7 +193,7 @@ def _gone(consumed: Consumed, view: StreamView) -> Standing:
         return Standing(
             verdict=Verdict.GREW,
             start=1,
-            evidence=f"the end of admission {consumed.sequence} is what is retained first (offset {view.base})",
+            evidence=f"the end of admission {consumed.sequence} is retained first (offset {view.base})",
         )
     if view.base < end:
         text = (

@@ -218,13 +218,13 @@ class Intake:
         return marked, meeting.standing
 
     def _tell_evicted_callers(self, look: Look) -> None:
-        """Say what of the callers' log was evicted before it was read; only version 1 is executed from there."""
+        """Say what of the callers' log was evicted unread; only version 1 is executed from there."""
         log, read_to = look.retention.get("spec"), self._ends.get("spec")
         if log is None or read_to is None or log.base <= read_to:
             return
         self.counters.evicted_unseen_bytes += log.base - read_to
         detail = (
-            "version-1 tickets among them were not seen and are not executed; their callers get no result"
+            "a version-1 ticket among them was not seen and gets no result; its caller may submit it again"
         )
         self._events.emit("warning", "callers-lines-evicted", bytes=log.base - read_to, detail=detail)
 
