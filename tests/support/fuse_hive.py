@@ -35,6 +35,7 @@ ALLOWED: Final = ("proc", "queen", "worker", "log", "gpu", "host", "shard")
 MAX_CONTENT: Final = 64 * 1024
 MAX_READ: Final = 8192
 PATIENCE_S: Final = 20.0
+ATOMIC_O_TRUNC: Final = 1 << 3
 
 
 def missing() -> str | None:
@@ -106,6 +107,10 @@ class HiveFilesystem:
         self._handles: dict[int, int] = {}
         self._next_handle = 1
 
+    def init_with_config(self, connection: Any, config: Any) -> None:
+        # The kernel then asks for a truncation by itself. ENOSYS to an open would stop all further ones.
+        connection.want &= ~ATOMIC_O_TRUNC
+
     # -- what there is ---------------------------------------------------------------------------------------
 
     def getattr(self, path: str, fh: Any = None) -> dict[str, Any]:
@@ -155,8 +160,6 @@ class HiveFilesystem:
     # -- reading and writing ---------------------------------------------------------------------------------
 
     def open(self, path: str, info: Any) -> int:
-        if info.flags & os.O_TRUNC:
-            raise OSError(errno.ENOSYS, path)
         info.fh = self._next_handle
         info.direct_io = 0 if self._old else 1
         self._handles[self._next_handle] = 0
