@@ -41,6 +41,7 @@ def test_doctor_submit_run_and_status(operator: Operator, mounted: tuple[Referen
     checks = {entry["name"]: entry for entry in told.objects}
     assert (checks["hive"]["verdict"], checks["lifecycle"]["detail"]) == ("ok", "ONLINE")
     assert checks["hive"]["detail"].startswith(f"mount {path} serves")
+    assert checks["workers"]["detail"] == "the telemetry of worker-1 can be read"
     run = ["run", "--state-dir", str(operator.state), "--log-format", "json", *at]
     with operator.spawn(*run) as agent:
         agent.event("hive-connected")
@@ -59,6 +60,17 @@ def test_doctor_submit_run_and_status(operator: Operator, mounted: tuple[Referen
     told = operator.run("status", "--json")
     assert told.object["daemon"]["lifecycle"]["takes_results"] is False
     assert told.object["daemon"]["pace"]["close"] is False
+
+
+@needs_fuse
+def test_doctor_names_a_root_that_cannot_be_served_over_a_mount(operator: Operator, tmp_path: Path) -> None:
+    with running_hive() as (model, server), mounted_hive(server.port, tmp_path / "hive") as hive:
+        doctor = ["doctor", "--state-dir", str(operator.state), "--mount-dir", str(hive.path)]
+        assert "there is no Worker yet" in operator.run(*doctor).out
+        model.spawn_worker("worker-gpu")
+        told = operator.run(*doctor)
+    assert told.code == Exit.HIVE_REFUSED
+    assert "no ticket can be executed over this mount" in told.out
 
 
 @needs_fuse

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.config import AgentConfig
     from ticket_agent.peft.directory import Directory
-    from ticket_agent.protocol.namespace import HiveBusyError
+    from ticket_agent.protocol.namespace import HiveBusyError, Namespace
 
 __all__ = ["doctor"]
 
@@ -215,6 +215,8 @@ def _hive(config: AgentConfig) -> Iterator[Check]:
         names = namespace.ls(TicketPaths(config.mount).directory)
         yield Check("hive", "ok", f"{where} serves {len(names)} ticket nodes")
         yield _lifecycle(namespace.read(LIFECYCLE_STATE))
+        if config.mount_dir is not None:
+            yield _worker_telemetry(namespace, config.shard_bits)
     except HiveBusyError as error:
         yield _busy(config, error)
     except HiveError as error:
@@ -232,6 +234,22 @@ def _lifecycle(lines: list[str]) -> Check:
     if publishing_allowed(state):
         return Check("lifecycle", "ok", state.value)
     return Check("lifecycle", "warn", f"{state.value}: results wait until the hive is ONLINE or DEGRADED")
+
+
+def _worker_telemetry(namespace: Namespace, shard_bits: int) -> Check:
+    """A mount reads by CAT alone; roots that show their Workers to TAIL alone cannot be served over one."""
+    from ticket_agent.protocol.namespace import HiveRefusedError  # noqa: PLC0415 - start-up time
+    from ticket_agent.protocol.shard import telemetry_path  # noqa: PLC0415 - start-up time
+
+    name, workers = "workers", namespace.ls("/worker")
+    if not workers:
+        return Check(name, "warn", "there is no Worker yet whose telemetry could be read")
+    try:
+        namespace.tail(telemetry_path(workers[0], shard_bits=shard_bits))
+    except HiveRefusedError as error:
+        text = f"{error}; no ticket can be executed over this mount, use the console or a gateway"
+        return Check(name, "fail", text, Exit.HIVE_REFUSED)
+    return Check(name, "ok", f"the telemetry of {workers[0]} can be read")
 
 
 def _busy(config: AgentConfig, error: HiveBusyError) -> Check:
