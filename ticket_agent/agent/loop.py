@@ -176,18 +176,7 @@ class Agent:
             takes=serves,
             former=Predecessor(store, self.streams, self._paths, max_line_bytes=config.max_line_bytes),
         )
-        self._stepper = Stepper(
-            store=store,
-            namespace=namespace,
-            feed=self._feed,
-            streams=self.streams,
-            gate=self.gate,
-            events=events,
-            config=self._step_config(),
-            clock=clock,
-            monotonic=monotonic,
-            current_epoch=lambda: self.intake.epoch,
-        )
+        self._stepper = self._new_stepper()
         self.operations: dict[str, Operation] = {}
         self.unparsable: dict[str, str] = {}
         """Open records whose request this version cannot parse; they are left alone and reported."""
@@ -202,6 +191,20 @@ class Agent:
         self._outage_s = 0.2
         for record in store.open_records():
             self._carry(record)
+
+    def _new_stepper(self) -> Stepper:
+        return Stepper(
+            store=self._store,
+            namespace=self._namespace,
+            feed=self._feed,
+            streams=self.streams,
+            gate=self.gate,
+            events=self._events,
+            config=self._step_config(),
+            clock=self._clock,
+            monotonic=self._monotonic,
+            current_epoch=lambda: self.intake.epoch,
+        )
 
     def _step_config(self) -> StepConfig:
         return StepConfig(
