@@ -10,7 +10,7 @@ import pytest
 from agent_support import Caller, books_of
 from fuse_hive import mounted_hive
 from hive_support import LEASE_CTL, ManualClock, raw_grant, running_hive
-from mount_support import NEWEST, MountedAgentProcess, agent_on_mount, needs_fuse
+from mount_support import EARLY, NEWEST, MountedAgentProcess, agent_on_mount, needs_fuse
 
 from ticket_agent.hive.reference import Fault, FaultKind, Faults
 from ticket_agent.journal.transitions import State
@@ -18,7 +18,7 @@ from ticket_agent.journal.transitions import State
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ticket_agent.hive.reference import ReferenceHive
+    from ticket_agent.hive.reference import HiveProfile, ReferenceHive
 
 pytestmark = needs_fuse
 
@@ -102,10 +102,13 @@ def test_a_root_whose_workers_answer_to_tail_alone_is_said_to_need_another_way(t
     assert not hive.effects
 
 
-def test_a_hive_that_reboots_behind_its_mount_gets_nothing_of_its_earlier_life(tmp_path: Path) -> None:
+@pytest.mark.parametrize("profile", [NEWEST, EARLY], ids=lambda profile: str(profile.name))
+def test_a_hive_that_reboots_behind_its_mount_gets_nothing_of_its_earlier_life(
+    tmp_path: Path, profile: HiveProfile
+) -> None:
     clock = ManualClock(int(time.time() * 1000))
     with (
-        running_hive(NEWEST, clock=clock) as (hive, server),
+        running_hive(profile, clock=clock) as (hive, server),
         mounted_hive(server.port, tmp_path / "hive"),
         agent_on_mount(tmp_path / "hive", tmp_path / "state", clock=clock) as bench,
     ):

@@ -20,7 +20,7 @@ from ticket_agent.agent.keys import V2_FAMILY
 from ticket_agent.agent.loop import Agent
 from ticket_agent.cli.assembly import console, provider_table
 from ticket_agent.config import AgentConfig, MountSettings
-from ticket_agent.hive.reference import DEFAULT
+from ticket_agent.hive.reference import DEFAULT, STRICT_A
 from ticket_agent.journal.store import JournalStore, Limits
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 NEWEST = replace(DEFAULT, name="newest", telemetry_cat=True, admission_refetch=True)
 """The root that a mount can serve tickets of: its Workers' telemetry answers to CAT."""
+
+EARLY = replace(STRICT_A, name="early", telemetry_cat=True)
+"""Without retention offsets: only what its logs hold tells one life of it from the next."""
 
 MISSING = fuse_hive.missing()
 needs_fuse = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
