@@ -94,14 +94,19 @@ def test_a_log_that_wraps_is_read_as_it_is_now(hive: ReferenceHive, namespace: M
 
 
 def test_lines_go_in_one_by_one_without_a_pause(
-    hive: ReferenceHive, namespace: MountNamespace, slept: list[float]
+    scene: tuple[ReferenceHive, ConsoleServer, Mounted],
+    hive: ReferenceHive,
+    namespace: MountNamespace,
+    slept: list[float],
 ) -> None:
     for number in range(6):
         worker = hive.spawn_worker("worker-gpu").worker_id
+        namespace.connect()
+        # Somebody else writes as well, so that the size in which the kernel believes is wrong at once.
+        (scene[2].path / "host" / "tickets" / "spec").stat()
+        _submit(hive, 1, name=f"other{number}")
         line = raw_grant(hive, worker, f"t{number}", f"lease-{number}")
         assert isinstance(namespace.append(SPEC, line), Acked)
-        # Somebody else writes as well, so that the kernel's idea of the size is wrong at once.
-        _submit(hive, 1, name=f"other{number}")
     assert len(hive.admissions()) == 12
     assert not slept
 
