@@ -7,7 +7,7 @@ import tomllib
 from ipaddress import ip_address
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -24,6 +24,7 @@ __all__ = [
     "GpuSettings",
     "LogSettings",
     "MetricsSettings",
+    "MountSettings",
     "PeftSettings",
     "PollSettings",
     "RestSettings",
@@ -38,6 +39,9 @@ MAX_PORT = 65535
 PEFT_ROOTS = ("registry_root", "export_root", "adapter_root")
 _RELEASE_CONFIG = "release_config"
 _CA_FILE = "ca_file"
+_TRANSPORTS = ("console", "rest", "mount_dir")
+"""Tables of which a configuration holds one, because an agent has one way to its hive."""
+
 HostName = Annotated[str, Field(pattern=r"^[!-~]{1,253}$")]
 HttpUrl = Annotated[str, Field(pattern=r"^https?://[!-~]{1,2000}$")]
 HiveName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:][A-Za-z0-9._:-]{0,63}$")]
@@ -114,6 +118,22 @@ class RestSettings(_Settings):
             message = "needs a url; without one the hive's console is used"
             raise ValueError(message)
         return self
+class MountSettings(_Settings):
+    """A hive that is mounted as a directory of this host, in place of the console.
+
+    Attributes:
+        path: the directory, an absolute path.
+    """
+
+    path: Path
+
+    @field_validator("path")
+    @classmethod
+    def _path_is_absolute(cls, value: Path) -> Path:
+        if not value.is_absolute():
+            message = "must be an absolute path"
+            raise ValueError(message)
+        return value
 
 
 class PollSettings(_Settings):
@@ -240,6 +260,7 @@ class AgentConfig(_Settings):
         enabled: whether the hive's manifest offers tickets at all.
         local_hive: this hive's name; version-1 lines addressed to another one are skipped.
         mount: where the host tree sits in the hive's namespace.
+        mount_dir: the directory that the hive is mounted on, if that is the way to it.
         max_line_bytes: longest ticket or result line of the hive, 1..=2048 bytes.
         shard_bits: how many bits of the Worker id's digest form the shard label, 0..=8.
         action_allowlist: actions that may run here; absent means every action this agent knows.
@@ -254,6 +275,7 @@ class AgentConfig(_Settings):
     action_allowlist: frozenset[str] | None = None
     console: ConsoleSettings = ConsoleSettings()
     rest: RestSettings = RestSettings()
+    mount_dir: MountSettings | None = None
     poll: PollSettings = PollSettings()
     retention: RetentionSettings = RetentionSettings()
     gpu: GpuSettings = GpuSettings()
@@ -295,7 +317,17 @@ def load_config(path: Path | None, overrides: dict[str, Any]) -> AgentConfig:
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from None
     _merge(document, overrides)
+    _require_one_transport(document, source)
     return _validate(document, source)
+
+
+def _require_one_transport(document: dict[str, Any], source: str) -> None:
+    named = [name for name in _TRANSPORTS if name in document]
+    if len(named) > 1:
+        raise ConfigError(
+            f"{source}: {' and '.join(f'`{name}`' for name in named)} are both named; "
+            "an agent has one way to its hive, name one"
+        )
 
 
 def apply_manifest(config: AgentConfig, path: Path) -> AgentConfig:
@@ -350,6 +382,8 @@ def _table(document: object, name: str, path: Path) -> dict[str, Any]:
 def _merge(document: dict[str, Any], overrides: dict[str, Any]) -> None:
     for key, value in overrides.items():
         if isinstance(value, dict):
+            if all(inner is None for inner in value.values()):
+                continue
             inner = document.setdefault(key, {})
             if isinstance(inner, dict):
                 _merge(inner, value)
@@ -360,6 +394,9 @@ def _merge(document: dict[str, Any], overrides: dict[str, Any]) -> None:
 def _validate(document: dict[str, Any], source: str) -> AgentConfig:
     listed, peft, rest = (document.get(name) for name in ("action_allowlist", "peft", "rest"))
     document = _with_paths(document, ("state_dir",), "", source)
+    mounted = document.get("mount_dir")
+    if isinstance(mounted, dict):
+        document = document | {"mount_dir": _with_paths(mounted, ("path",), "mount_dir.", source)}
     if isinstance(peft, dict):
         document = document | {"peft": _with_paths(peft, (*PEFT_ROOTS, _RELEASE_CONFIG), "peft.", source)}
     if isinstance(rest, dict):
@@ -407,9 +444,10 @@ def _in_words(problem: ErrorDetails) -> str:
 def _keys_beside(loc: tuple[int | str, ...]) -> list[str]:
     table: type[BaseModel] = AgentConfig
     for part in loc[:-1]:
-        kind = table.model_fields[str(part)].annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            table = kind
+        annotation = table.model_fields[str(part)].annotation
+        for kind in get_args(annotation) or (annotation,):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                table = kind
     return sorted(table.model_fields)
 
 

@@ -128,6 +128,43 @@ def test_rule(
     assert standing.evidence
 
 
+CUT = 10
+
+
+@pytest.mark.parametrize(
+    ("last", "first", "base", "verdict", "start"),
+    [
+        pytest.param(consumed(2, SIZE), line(2)[CUT:], SIZE + CUT, Verdict.GREW, 1, id="the-end-of-ours"),
+        pytest.param(
+            consumed(2, SIZE), line(2)[CUT + 1 :], SIZE + CUT, Verdict.POSSIBLE_LOSS, 0, id="not-its-length"
+        ),
+        pytest.param(
+            consumed(2, SIZE),
+            "{" + line(2)[CUT + 1 :],
+            SIZE + CUT,
+            Verdict.POSSIBLE_LOSS,
+            0,
+            id="a-whole-line",
+        ),
+        pytest.param(
+            consumed(1, 0), line(2)[CUT:], SIZE + CUT, Verdict.POSSIBLE_LOSS, 0, id="the-end-of-an-unseen-one"
+        ),
+        pytest.param(None, line(2)[CUT:], SIZE + CUT, Verdict.FIRST_CONTACT, 1, id="first-contact"),
+        pytest.param(None, '{"of": "root"}', SIZE, Verdict.FIRST_CONTACT, 0, id="first-contact-whole-line"),
+        pytest.param(None, line(2)[CUT:], 0, Verdict.FIRST_CONTACT, 0, id="nothing-was-evicted"),
+    ],
+)
+def test_a_record_torn_by_eviction(
+    last: Consumed | None, first: str, base: int, verdict: Verdict, start: int
+) -> None:
+    """What is left of a record that was consumed, or of one that was evicted before us, is no record."""
+    lines = [first, line(3)]
+    size = sum(len(text) + 1 for text in lines)
+    seen = StreamView(lines=lines, sequences=[None, 3], base=base, ends={"spec.snapshot": base + size})
+    standing = classify(last, {}, seen)
+    assert (standing.verdict, standing.start) == (verdict, start), standing.evidence
+
+
 def test_possible_loss_names_the_range() -> None:
     standing = classify(consumed(2, SIZE), {}, view([7, 8], base=5 * SIZE))
     assert (standing.first, standing.through) == (3, 6)

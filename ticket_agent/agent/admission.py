@@ -9,7 +9,8 @@ The rules, in the order in which they are tried:
 1. Our last consumed line is still retained, at the place where we left it: the stream grew.
 2. Any of the hive's logs is shorter than we remember, our line stands at another place, another line stands
    at its place, or a retained sequence is not above what we consumed: root restarted, a new epoch.
-3. Our line is the very last that was evicted: nothing between it and the first retained line can be missing.
+3. Our line is the very last that was evicted, as a whole or but for its end: nothing between it and the first
+   retained line can be missing.
 4. A hive without retention offsets never drops lines: our line missing there is a new epoch too.
 5. Everything else is possible loss. It is held until an operator acknowledges the range.
 """
@@ -118,7 +119,9 @@ def classify(consumed: Consumed | None, ends: Mapping[str, int], view: StreamVie
         return _new_epoch(went_back)
     if consumed is None:
         return Standing(
-            verdict=Verdict.FIRST_CONTACT, start=0, evidence="nothing was consumed in this epoch yet"
+            verdict=Verdict.FIRST_CONTACT,
+            start=int(bool(view.base) and _torn(view)),
+            evidence="nothing was consumed in this epoch yet",
         )
     index = _find(consumed, view)
     if index is not None:
@@ -132,6 +135,14 @@ def _log_that_went_back(ends: Mapping[str, int], view: StreamView) -> str | None
         if now is not None and now < end:
             return f"the log `{leaf}` ends at offset {now}, it once ended at {end}"
     return None
+
+
+def _torn(view: StreamView) -> bool:
+    """Whether the first retained line is the rest of one whose beginning was evicted."""
+    if not view.lines or view.sequences[0] is not None:
+        return False
+    # A whole line that makes no sense is another thing: it is held.
+    return not view.lines[0].startswith("{")
 
 
 def _find(consumed: Consumed, view: StreamView) -> int | None:
@@ -178,6 +189,17 @@ def _gone(consumed: Consumed, view: StreamView) -> Standing:
             start=0,
             evidence=f"admission {consumed.sequence} was the last one evicted (offset {end})",
         )
+    if view.base < end and _torn(view) and view.base + len(view.lines[0].encode("utf-8")) + 1 == end:
+        return Standing(
+            verdict=Verdict.GREW,
+            start=1,
+            evidence=f"the end of admission {consumed.sequence} is retained first (offset {view.base})",
+        )
+    if view.base < end:
+        text = (
+            f"offset {view.base} lies within admission {consumed.sequence}, and its end does not stand there"
+        )
+        return _possible_loss(consumed, view, text)
     return _possible_loss(
         consumed, view, f"{view.base - end} bytes after admission {consumed.sequence} were evicted"
     )

@@ -30,6 +30,8 @@ class Counters:
     other_hive: int = 0
     conflicts: int = 0
     stray_v1: int = 0
+    evicted_unseen_bytes: int = 0
+    """Of the callers' log; what root admitted stands in its own log, but a version-1 ticket may be lost."""
 
 
 class CallerIntake:

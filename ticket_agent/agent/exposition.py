@@ -6,6 +6,7 @@ Loaded only when metrics are switched on, because the library is.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from ticket_agent import __version__
 from ticket_agent.agent.metrics import BUCKETS_S
+from ticket_agent.protocol.lifecycle import LifecycleState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -53,6 +55,8 @@ class SnapshotCollector(Collector):
         yield from _durations(seen)
         yield from _trouble(seen)
         yield from _hive(seen)
+        yield from _lifecycle(seen)
+        yield from _pace(seen)
 
 
 def _tickets(seen: Snapshot) -> Iterator[Metric]:
@@ -136,6 +140,39 @@ def _hive(seen: Snapshot) -> Iterator[Metric]:
     version = GaugeMetricFamily("ticket_agent_build_info", "Version of the agent.", labels=("version",))
     version.add_metric((__version__,), 1)
     yield version
+
+
+def _lifecycle(seen: Snapshot) -> Iterator[Metric]:
+    state = GaugeMetricFamily(
+        "ticket_agent_hive_lifecycle", "1 for the lifecycle state that the hive is in.", labels=("state",)
+    )
+    for name in LifecycleState:
+        state.add_metric((name.value,), int(seen.lifecycle == name.value))
+    yield state
+    yield GaugeMetricFamily(
+        "ticket_agent_hive_takes_results",
+        "1 if the hive takes results; while it does not they stay staged and are tried again.",
+        int(seen.takes_results),
+    )
+
+
+def _pace(seen: Snapshot) -> Iterator[Metric]:
+    pace = seen.pace
+    yield GaugeMetricFamily(
+        "ticket_agent_log_turnover_duration_seconds",
+        "Time in which a request log of the hive would be replaced at the pace of late; +Inf if none moves.",
+        math.inf if pace.turnover_s is None else pace.turnover_s,
+    )
+    yield GaugeMetricFamily(
+        "ticket_agent_log_replaced_ratio",
+        "Part of a request log that was replaced between two looks, the greatest of late; at 1 some is lost.",
+        pace.replaced,
+    )
+    yield GaugeMetricFamily(
+        "ticket_agent_log_nearly_outrun",
+        "1 while looks come so late that a burst of requests could be evicted unseen.",
+        int(pace.close),
+    )
 
 
 def _reconnects(seen: Snapshot) -> int:

@@ -59,6 +59,8 @@ class Feed:
         self._paths = paths
         self._monotonic = monotonic
         self._callers_due = 0.0
+        self.callers_period_s = CALLERS_PERIOD_S
+        """Shortest pause between two readings of the callers' log; shorter where that turns over faster."""
         self._features: Features | None = None
         self._features_session = 0
         self._last: Look | None = None
@@ -133,7 +135,7 @@ class Feed:
         return Look(admitted=admitted, callers=callers, retention=after)
 
     def _read_callers(self) -> tuple[str, ...]:
-        self._callers_due = self._monotonic() + CALLERS_PERIOD_S
+        self._callers_due = self._monotonic() + self.callers_period_s
         return self._read(self._paths.spec)
 
     def _retention(self) -> dict[str, Retention]:

@@ -194,6 +194,7 @@ class Intake:
         if standing.verdict is Verdict.NEW_EPOCH:
             self._open_epoch(standing.evidence)
         self._learn_blocked(lines)
+        self._tell_evicted_callers(look)
         self._ends = {leaf: max(end, self._ends.get(leaf, 0)) for leaf, end in view.ends.items()}
         if not self._takes:
             return
@@ -215,6 +216,17 @@ class Intake:
         evidence = meeting.standing.evidence
         self._events.once("info", "former-agent", "met", evidence, passed=len(meeting.passed))
         return marked, meeting.standing
+
+    def _tell_evicted_callers(self, look: Look) -> None:
+        """Say what of the callers' log was evicted unread; only version 1 is executed from there."""
+        log, read_to = look.retention.get("spec"), self._ends.get("spec")
+        if log is None or read_to is None or log.base <= read_to:
+            return
+        self.counters.evicted_unseen_bytes += log.base - read_to
+        detail = (
+            "a version-1 ticket among them was not seen and gets no result; its caller may submit it again"
+        )
+        self._events.emit("warning", "callers-lines-evicted", bytes=log.base - read_to, detail=detail)
 
     def _learn_blocked(self, lines: list[_Line]) -> None:
         specs = [line.spec for line in lines if line.spec is not None]

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ticket_agent.agent.authority import prove_authority
-from ticket_agent.agent.feed import Feed
+from ticket_agent.agent.cadence import LogPace, Pace
+from ticket_agent.agent.feed import CALLERS_PERIOD_S, Feed
+from ticket_agent.agent.gate import LifecycleGate
 from ticket_agent.agent.intake import Intake
 from ticket_agent.agent.keys import V2_FAMILY
 from ticket_agent.agent.lanes import Lanes, lapsed
@@ -36,7 +38,7 @@ from ticket_agent.protocol.namespace import (
     HiveViolationError,
     Namespace,
 )
-from ticket_agent.protocol.paths import LIFECYCLE_STATE, TicketPaths
+from ticket_agent.protocol.paths import TicketPaths
 
 if TYPE_CHECKING:
     import threading
@@ -159,6 +161,10 @@ class Agent:
         self._paths = TicketPaths(config.mount)
         self._feed = Feed(namespace, self._paths, monotonic=monotonic)
         self.streams = ResultStreams(namespace, self._paths)
+        self.gate = LifecycleGate(namespace, events, clock=clock, monotonic=monotonic)
+        self._log_pace = LogPace()
+        self.pace = Pace()
+        """How the looks stand against the logs that they look at."""
         self.intake = Intake(
             store,
             events,
@@ -170,17 +176,7 @@ class Agent:
             takes=serves,
             former=Predecessor(store, self.streams, self._paths, max_line_bytes=config.max_line_bytes),
         )
-        self._stepper = Stepper(
-            store=store,
-            namespace=namespace,
-            feed=self._feed,
-            streams=self.streams,
-            events=events,
-            config=self._step_config(),
-            clock=clock,
-            monotonic=monotonic,
-            current_epoch=lambda: self.intake.epoch,
-        )
+        self._stepper = self._new_stepper()
         self.operations: dict[str, Operation] = {}
         self.unparsable: dict[str, str] = {}
         """Open records whose request this version cannot parse; they are left alone and reported."""
@@ -196,12 +192,25 @@ class Agent:
         for record in store.open_records():
             self._carry(record)
 
+    def _new_stepper(self) -> Stepper:
+        return Stepper(
+            store=self._store,
+            namespace=self._namespace,
+            feed=self._feed,
+            streams=self.streams,
+            gate=self.gate,
+            events=self._events,
+            config=self._step_config(),
+            clock=self._clock,
+            monotonic=self._monotonic,
+            current_epoch=lambda: self.intake.epoch,
+        )
+
     def _step_config(self) -> StepConfig:
         return StepConfig(
             paths=self._paths,
             max_line_bytes=self._config.max_line_bytes,
             shard_bits=self._config.shard_bits,
-            lifecycle_path=LIFECYCLE_STATE,
             dispatches=self._serves,
         )
 
@@ -224,6 +233,7 @@ class Agent:
         if self.intake.held is not None or self.intake.incomplete:
             self._feed.forget()
         look = self._feed.look()
+        self._watch_pace()
         if look is not None and self.intake.meets_former and not self._read_results():
             self.intake.incomplete = True
         elif look is None:
@@ -238,6 +248,7 @@ class Agent:
         self._drive(summary, stop)
         if self._serves:
             self._maintain(summary)
+        self.gate.look_if_due()
         self.hive_state = _CONNECTED
         return summary
 
@@ -249,6 +260,20 @@ class Agent:
     def authority(self, spec: HostTicketSpec) -> tuple[Allowed, str]:
         """Whether a ticket whose effect goes on still has its authority, and what is known about that."""
         return prove_authority(self._namespace, self._feed, spec, shard_bits=self._config.shard_bits)
+
+    def _watch_pace(self) -> None:
+        """See how fast the request logs turn over; say so once when the looks come too late for them."""
+        now = self._monotonic()
+        self._log_pace.saw(self._feed.retention, now)
+        self.pace = self._log_pace.pace(now)
+        longest = self.pace.longest_pause_s
+        self._feed.callers_period_s = min(CALLERS_PERIOD_S, longest or CALLERS_PERIOD_S)
+        if self.pace.close:
+            share = f"{min(self.pace.replaced, 1):.0%}"
+            detail = "requests come so fast that some could be evicted before they are seen; see `status`"
+            self._events.once("warning", "log-nearly-outrun", "pace", detail, replaced=share)
+        else:
+            self._events.settled("log-nearly-outrun", "pace")
 
     def _read_results(self) -> bool:
         """Read the results in the session of the last look; False if that session is over."""
@@ -314,8 +339,10 @@ class Agent:
     def _drive(self, summary: PassSummary, stop: threading.Event) -> None:
         lanes = Lanes(self.intake.blocked, self._providers)
         unpublished: set[str] = set()
+        longest = self.pace.longest_pause_s
+        look_due = None if longest is None else self._monotonic() + longest
         for op in in_order(self.operations.values()):
-            if stop.is_set():
+            if stop.is_set() or (summary.steps and look_due is not None and self._monotonic() >= look_due):
                 return
             op.may_dispatch = not lanes.is_held(op)
             may_step = op.may_dispatch or lapsed(op, self._clock())
@@ -446,4 +473,6 @@ class Agent:
         if self._feed.session != self._namespace.session:
             return 0.0
         due = [op.retry_at - now for op in self.operations.values() if op.retry_at > now]
+        if self.pace.longest_pause_s is not None:
+            due.append(self.pace.longest_pause_s)
         return max(min([self._idle_s, *due]), 0.001)

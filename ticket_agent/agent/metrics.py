@@ -19,6 +19,7 @@ from ticket_agent.protocol.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ticket_agent.agent.cadence import Pace
     from ticket_agent.agent.loop import Agent
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
@@ -71,6 +72,9 @@ class Snapshot:
         gap_admissions: how many admissions the held gap covers; 0 if none is held.
         sessions: sessions with the hive that were opened since the process started.
         outages: rounds of the loop that could not use the hive, since the process started.
+        lifecycle: what the hive said last about its lifecycle; None if it does not say.
+        takes_results: whether the hive takes results, as far as known.
+        pace: how the looks stand against the request logs.
     """
 
     unix_ms: int
@@ -89,6 +93,9 @@ class Snapshot:
     sessions: int
     outages: int
     poisoned: bool
+    lifecycle: str | None
+    takes_results: bool
+    pace: Pace
 
 
 class Meter:
@@ -154,6 +161,9 @@ class Meter:
             sessions=agent.session,
             outages=agent.totals.outages,
             poisoned=store.poisoned is not None,
+            lifecycle=agent.gate.state.value if agent.gate.state is not None else None,
+            takes_results=agent.gate.open,
+            pace=agent.pace,
         )
 
     def _open_operations(self, records: tuple[Record, ...]) -> dict[tuple[str, str], int]:

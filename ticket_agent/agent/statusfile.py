@@ -80,12 +80,25 @@ class StatusFile:
             "ended": agent.totals.ended,
             "by_outcome": dict(agent.totals.by_outcome),
             "outages": agent.totals.outages,
+            "lifecycle": {
+                "state": agent.gate.state.value if agent.gate.state is not None else None,
+                "takes_results": agent.gate.open,
+                "closed_unix_ms": agent.gate.closed_unix_ms,
+            },
+            "pace": {
+                "log": agent.pace.log,
+                "turnover_s": _rounded(agent.pace.turnover_s),
+                "look_s": _rounded(agent.pace.longest_pause_s),
+                "replaced": _rounded(agent.pace.replaced),
+                "close": agent.pace.close,
+            },
             "waiting": _bounded(waiting),
             "unparsable": _bounded(agent.unparsable),
             "skipped": {
                 "malformed_callers": counters.malformed_callers,
                 "other_hive": counters.other_hive,
                 "conflicts": counters.conflicts,
+                "evicted_unseen_bytes": counters.evicted_unseen_bytes,
                 "malformed_results": agent.streams.malformed,
             },
         }
@@ -93,6 +106,10 @@ class StatusFile:
 
 def _bounded(reasons: Mapping[str, str]) -> dict[str, str]:
     return {key: bounded_detail(why) for key, why in sorted(reasons.items())[:MAX_WAITING]}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
 
 
 def read_status(dir_fd: int) -> dict[str, Any] | None:

@@ -32,14 +32,14 @@ from ticket_agent.journal.recovery import (
 )
 from ticket_agent.journal.transitions import State
 from ticket_agent.protocol.errors import ProtocolError
-from ticket_agent.protocol.lifecycle import parse_lifecycle_state, publishing_allowed
-from ticket_agent.protocol.namespace import HiveError, HiveRefusedError, Namespace, RefusalKind
+from ticket_agent.protocol.namespace import HiveError, Namespace, RefusalKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.feed import Feed
+    from ticket_agent.agent.gate import LifecycleGate
     from ticket_agent.agent.operation import Operation
     from ticket_agent.agent.streams import ResultStreams
     from ticket_agent.journal.record import Record
@@ -76,14 +76,12 @@ class StepConfig:
         paths: nodes of the hive's tickets.
         max_line_bytes: longest result line of the hive.
         shard_bits: how many bits of the Worker id's digest form the shard label.
-        lifecycle_path: node that tells whether results can be written now.
         dispatches: False in a replay: a prepared operation can end without dispatch, but never begins.
     """
 
     paths: TicketPaths
     max_line_bytes: int
     shard_bits: int
-    lifecycle_path: str
     dispatches: bool = True
 
 
@@ -104,6 +102,7 @@ class Stepper:
         namespace: Namespace,
         feed: Feed,
         streams: ResultStreams,
+        gate: LifecycleGate,
         events: EventLog,
         config: StepConfig,
         clock: Callable[[], int],
@@ -114,6 +113,7 @@ class Stepper:
         self._namespace = namespace
         self._feed = feed
         self._streams = streams
+        self._gate = gate
         self._events = events
         self._config = config
         self._clock = clock
@@ -227,9 +227,10 @@ class Stepper:
         earlier = self._dispatched_before(op)
         if earlier is not None:
             return self._refuse(op, "rejected", earlier)
-        gate = self._gate_refusal()
-        if gate is not None:
-            return self._wait(op, gate, WAIT_RETRY_S)
+        # Look before claiming: a lease can be granted while its result cannot be written.
+        closed = self._gate.refusal()
+        if closed is not None:
+            return self._wait(op, closed, WAIT_RETRY_S)
         unready = self._prove_ready(op) if op.record.family != V1_FAMILY else None
         if unready is None and not self._config.dispatches:
             return self._wait(op, "not begun: a replay dispatches nothing", WAIT_RETRY_S)
@@ -284,15 +285,6 @@ class Stepper:
                     f"of hive epoch {record.epoch}; use a new key"
                 )
         return None
-
-    def _gate_refusal(self) -> str | None:
-        """Look before claiming: a lease can be granted while its result cannot be written."""
-        try:
-            lines = self._namespace.read(self._config.lifecycle_path)
-        except HiveRefusedError as error:
-            return None if error.absent else f"the lifecycle cannot be read: {error.refusal.text}"
-        state = parse_lifecycle_state(lines[0] if lines else "")
-        return None if publishing_allowed(state) else f"the hive is {state}; results cannot be written now"
 
     def _prove_ready(self, op: Operation) -> Moved | None:
         proof = prove_ready(
@@ -414,6 +406,7 @@ class Stepper:
         refusal = publication.refusal
         if refusal is not None and refusal.kind is RefusalKind.INVALID_PAYLOAD:
             return self._refused_for_good(op, refusal.text)
+        self._gate.doubt()
         longest_s = WAIT_RETRY_S if refusal is None or refusal.kind in _PASSING else PUBLISH_RETRY_S
         return self._wait(op, f"the result is not published yet: {publication.why}", longest_s)
 

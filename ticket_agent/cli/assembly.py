@@ -41,6 +41,7 @@ __all__ = [
     "exit_of",
     "exit_of_hive",
     "gateway",
+    "hive_place",
     "limits_of",
     "now_ms",
     "opened_agent",
@@ -103,10 +104,17 @@ def stop_on_signals() -> threading.Event:
     return stop
 
 
-def console(config: AgentConfig) -> Namespace:
-    """The hive's console, direct or behind the configured gateway; connects at its first use."""
+def console(config: AgentConfig, *, serves: bool = False) -> Namespace:
+    """The configured hive as a namespace: its console, a gateway or a mount; connects at its first use.
+
+    Args:
+        config: where it is.
+        serves: for an agent, of which a hive has one; programs that only look or submit may come beside it.
+    """
     if config.rest.url is not None:
         return gateway(config.rest)
+    if config.mount_dir is not None:
+        return _mounted(config.mount_dir.path, config.mount, exclusive=serves)
     from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace  # noqa: PLC0415 - start-up time
 
     settings = config.console
@@ -142,6 +150,22 @@ def gateway(settings: RestSettings) -> RestNamespace:
     except RestUsageError as error:
         fail(str(error), Exit.USAGE)
     return RestNamespace(config)
+
+
+def _mounted(path: Path, mount: str, *, exclusive: bool) -> Namespace:
+    from ticket_agent.hive.mount.client import MountConfig, MountNamespace  # noqa: PLC0415 - start-up time
+    from ticket_agent.protocol.paths import TicketPaths  # noqa: PLC0415 - start-up time
+
+    return MountNamespace(MountConfig(path=path, tickets=TicketPaths(mount), exclusive=exclusive))
+
+
+def hive_place(config: AgentConfig) -> str:
+    """Where the hive is, in words."""
+    if config.rest.url is not None:
+        return f"gateway {config.rest.url}"
+    if config.mount_dir is not None:
+        return f"mount {config.mount_dir.path}"
+    return f"console {config.console.host}:{config.console.port}"
 
 
 def limits_of(config: AgentConfig) -> Limits:
@@ -212,19 +236,16 @@ def provider_table(
     from ticket_agent.gpu.compat import compat_lease_providers  # noqa: PLC0415 - start-up time
     from ticket_agent.gpu.lease import lease_providers  # noqa: PLC0415 - start-up time
 
-    # A gateway may hold a request back and dispatch it later, whatever became of its connections.
-    single_owner = config.rest.url is None
+    # A console has one client, so that a new session ends the old one. A gateway may hold a request back and
+    # dispatch it later, whatever became of its connections; what is behind a mount is not known.
+    single_owner = config.rest.url is None and config.mount_dir is None
+    v1_leases = compat_lease_providers(namespace, single_owner=single_owner, epoch=epoch)
+    v2_leases = lease_providers(namespace, single_owner=single_owner, epoch=epoch)
     peft_v1, peft_v2 = _peft_providers(config, namespace, looks_only=looks_only)
     peft_v2 = peft_v2 | {"peft.release": release or _idle_release(config)}
     return ProviderTable(
-        v1=peft_v1
-        | (
-            compat_lease_providers(namespace, single_owner=single_owner, epoch=epoch)
-            if config.gpu.enabled
-            else {}
-        ),
-        v2=peft_v2
-        | (lease_providers(namespace, single_owner=single_owner, epoch=epoch) if config.gpu.enabled else {}),
+        v1=peft_v1 | (v1_leases if config.gpu.enabled else {}),
+        v2=peft_v2 | (v2_leases if config.gpu.enabled else {}),
         allowlist=config.action_allowlist,
     )
 
@@ -321,7 +342,7 @@ def opened_agent(
     """An agent over the configured console; without ``serves`` one that only replays."""
     from ticket_agent.agent.loop import Agent  # noqa: PLC0415 - start-up time
 
-    namespace = console(config)
+    namespace = console(config, serves=True)
     agents: list[Agent] = []
 
     def epoch() -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ticket_agent.cli.assembly import console, exit_of_hive, gateway, now_ms
+from ticket_agent.cli.assembly import console, exit_of_hive, gateway, hive_place, now_ms
 from ticket_agent.cli.doctor_check import Check
 from ticket_agent.cli.options import agent_options, config_from
 from ticket_agent.cli.output import age, emit_json, plain, styled, table
@@ -208,7 +208,7 @@ def _hive(config: AgentConfig) -> Iterator[Check]:
     if config.rest.url is not None:
         yield from _gateway(config)
         return
-    yield from _namespace(config, f"console {config.console.host}:{config.console.port}", console(config))
+    yield from _namespace(config, hive_place(config), console(config))
 
 
 def _gateway(config: AgentConfig) -> Iterator[Check]:
@@ -248,6 +248,8 @@ def _namespace(config: AgentConfig, where: str, namespace: Namespace) -> Iterato
         names = namespace.ls(TicketPaths(config.mount).directory)
         yield Check("hive", "ok", f"{where} serves {len(names)} ticket nodes")
         yield _lifecycle(namespace.read(LIFECYCLE_STATE))
+        if config.mount_dir is not None:
+            yield _worker_telemetry(namespace, config.shard_bits)
     except HiveBusyError as error:
         yield _busy(config, error)
     except HiveError as error:
@@ -265,6 +267,22 @@ def _lifecycle(lines: list[str]) -> Check:
     if publishing_allowed(state):
         return Check("lifecycle", "ok", state.value)
     return Check("lifecycle", "warn", f"{state.value}: results wait until the hive is ONLINE or DEGRADED")
+
+
+def _worker_telemetry(namespace: Namespace, shard_bits: int) -> Check:
+    """A mount reads by CAT alone; roots that show their Workers to TAIL alone cannot be served over one."""
+    from ticket_agent.protocol.namespace import HiveRefusedError  # noqa: PLC0415 - start-up time
+    from ticket_agent.protocol.shard import telemetry_path  # noqa: PLC0415 - start-up time
+
+    name, workers = "workers", namespace.ls("/worker")
+    if not workers:
+        return Check(name, "warn", "there is no Worker yet whose telemetry could be read")
+    try:
+        namespace.tail(telemetry_path(workers[0], shard_bits=shard_bits))
+    except HiveRefusedError as error:
+        text = f"{error}; no ticket can be executed over this mount, use the console or a gateway"
+        return Check(name, "fail", text, Exit.HIVE_REFUSED)
+    return Check(name, "ok", f"the telemetry of {workers[0]} can be read")
 
 
 def _busy(config: AgentConfig, error: HiveBusyError) -> Check:

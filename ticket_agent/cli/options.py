@@ -111,6 +111,11 @@ def hive_options(command: CommandT) -> CommandT:
         command,
         [
             click.option("--config", type=path, help="TOML file; flags win over it."),
+            click.option(
+                "--mount-dir",
+                type=DirectoryPath(),
+                help="Directory that the hive is mounted on, in place of a console.",
+            ),
             click.option("--tcp-host", help="Console host (default 127.0.0.1)."),
             click.option("--tcp-port", type=click.IntRange(1, 65535), help="Console port (default 31337)."),
             click.option(
@@ -201,7 +206,7 @@ def config_from(options: dict[str, Any]) -> AgentConfig:
     )
 
     state_dir, textfile = options.get("state_dir"), options.get("metrics_textfile")
-    release = options.get("peft_release_config")
+    release, mounted = options.get("peft_release_config"), options.get("mount_dir")
     overrides: dict[str, Any] = {
         "state_dir": str(state_dir) if state_dir is not None else None,
         "mount": options.get("mount"),
@@ -215,6 +220,7 @@ def config_from(options: dict[str, Any]) -> AgentConfig:
             "allow_placeholder_token": options.get("allow_placeholder_token") or None,
         },
         "rest": _rest(options),
+        "mount_dir": {"path": str(mounted.absolute()) if mounted is not None else None},
         "poll": {"idle_ms": options.get("poll_ms")},
         "log": {"format": options.get("log_format"), "level": options.get("log_level")},
         "metrics": {

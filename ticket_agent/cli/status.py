@@ -146,6 +146,7 @@ def _print(view: JournalView, document: dict[str, Any]) -> None:
         click.echo(
             f"hive: {plain(daemon['hive'])} ({'' if owner is not None else 'the agent said so last, '}{said})"
         )
+        _print_hive(daemon)
     click.echo(f"hive epoch: {document['epoch']}, consumed through admission {document['consumed_sequence']}")
     states = ", ".join(f"{count} {state_text(state)}" for state, count in sorted(document["states"].items()))
     click.echo(f"operations: {states or 'none'}")
@@ -165,6 +166,25 @@ def _print(view: JournalView, document: dict[str, Any]) -> None:
     skipped = {name: count for name, count in (daemon or {}).get("skipped", {}).items() if count}
     if skipped:
         click.echo(f"skipped lines: {json.dumps(skipped)}")
+
+
+def _print_hive(daemon: dict[str, Any]) -> None:
+    """What the agent said about the hive's gate and its logs; an older agent says nothing about them."""
+    gate, pace = daemon.get("lifecycle"), daemon.get("pace")
+    if isinstance(gate, dict) and isinstance(gate.get("state"), str):
+        state = plain(gate["state"])
+        if isinstance(gate.get("closed_unix_ms"), int):
+            since = age(gate["closed_unix_ms"], now_ms())
+            text = f"lifecycle: {state}, first seen {since}; results stay staged until the hive takes them"
+            click.echo(styled(text, "yellow"))
+        else:
+            click.echo(f"lifecycle: {state}")
+    if isinstance(pace, dict) and pace.get("close") is True:
+        text = (
+            f"log {plain(str(pace.get('log')))}: turns over in {pace.get('turnover_s')} s, looked at every "
+            f"{pace.get('look_s')} s; a burst could be evicted unseen: submit more slowly"
+        )
+        click.echo(styled(text, "red"))
 
 
 def _print_gap(held: dict[str, Any]) -> None:

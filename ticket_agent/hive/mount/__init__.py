@@ -1,0 +1,1 @@
+"""A hive's namespace as a directory: mounted through FUSE, or plain files for a laboratory."""
