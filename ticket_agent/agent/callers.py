@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ticket_agent.agent.blocked import BlockedAdmissions
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.predecessor import Predecessor
+    from ticket_agent.agent.relay.book import RelayBook
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
     from ticket_agent.protocol.spec import HostTicketSpec
@@ -44,6 +45,7 @@ class CallerIntake:
         max_line_bytes: int,
         blocked: BlockedAdmissions,
         former: Predecessor,
+        relay: RelayBook,
     ) -> None:
         self._store = store
         self._events = events
@@ -51,6 +53,7 @@ class CallerIntake:
         self._max_line_bytes = max_line_bytes
         self._blocked = blocked
         self._former = former
+        self._relay = relay
         self._epoch = 1
         self._lines: dict[str, str | None] = {}
         self.newest: str | None = None
@@ -77,6 +80,7 @@ class CallerIntake:
         for text in lines:
             if text not in self._lines:
                 self._lines[text] = self._take_line(text, fresh, passed)
+        self._relay.show(lines)
         if unmet:
             self._former.callers_met()
 
@@ -98,8 +102,7 @@ class CallerIntake:
             return None
         if spec.target_hive is not None and spec.target_hive != self._local_hive:
             self.counters.other_hive += 1
-            self._events.emit("info", "other-hive-skipped", id=spec.id, target_hive=spec.target_hive)
-            return None
+            return self._relay.offer(text, spec, fresh)
         try:
             return self._take_ticket(text, spec, fresh, passed)
         except QuarantinedRecordError as error:

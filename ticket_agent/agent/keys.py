@@ -2,7 +2,8 @@
 
 A version-2 ticket is ``<len(id)>:<id>:<idempotency_key>`` (host tickets, dedup). Version 1 is set apart by a
 prefix, and a pair that root admits once more after it forgot the first time by a suffix. A ticket that is
-relayed is named by its hives too. ``/`` and ``@`` cannot occur in a token, so no two tickets ever share a name.
+relayed is named by its hives too. ``/`` and ``@`` cannot occur in a token, so no two tickets ever share a
+name.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ticket_agent.agent.authority import prove_authority
 from ticket_agent.agent.feed import Feed
 from ticket_agent.agent.intake import Intake
-from ticket_agent.agent.keys import V2_FAMILY
+from ticket_agent.agent.keys import RELAY_FAMILY, V2_FAMILY
 from ticket_agent.agent.lanes import Lanes, lapsed
 from ticket_agent.agent.operation import (
     UNPUBLISHED,
@@ -18,6 +18,7 @@ from ticket_agent.agent.operation import (
     spec_of,
 )
 from ticket_agent.agent.predecessor import Predecessor
+from ticket_agent.agent.relay.relay import Relay
 from ticket_agent.agent.steps import Moved, StepConfig, Stepper
 from ticket_agent.agent.streams import ResultStreams
 from ticket_agent.journal.errors import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from ticket_agent.agent.feed import Look
     from ticket_agent.agent.notify import ServiceNotifier
     from ticket_agent.agent.providers import ProviderTable
+    from ticket_agent.agent.relay.relay import RelayPlan
     from ticket_agent.config import AgentConfig
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
@@ -134,6 +136,7 @@ class Agent:
         serves: False for a replay, which brings what is journaled as far as it goes without beginning
             anything: it judges the hive's epoch, observes and publishes, but takes no admission, dispatches
             nothing and moves nothing to the archive.
+        relay: what is relayed to other hives; None relays nothing.
     """
 
     def __init__(
@@ -147,6 +150,7 @@ class Agent:
         clock: Callable[[], int],
         monotonic: Callable[[], float],
         serves: bool = True,
+        relay: RelayPlan | None = None,
     ) -> None:
         self._config = config
         self._serves = serves
@@ -159,6 +163,9 @@ class Agent:
         self._paths = TicketPaths(config.mount)
         self._feed = Feed(namespace, self._paths, monotonic=monotonic)
         self.streams = ResultStreams(namespace, self._paths)
+        self.relay = Relay(
+            relay, store=store, events=events, local_hive=config.local_hive, monotonic=monotonic
+        )
         self.intake = Intake(
             store,
             events,
@@ -169,18 +176,20 @@ class Agent:
             acknowledgements=lambda: read_acknowledgements(config.state_dir),
             takes=serves,
             former=Predecessor(store, self.streams, self._paths, max_line_bytes=config.max_line_bytes),
+            relay=self.relay.book,
         )
-        self._stepper = Stepper(
-            store=store,
-            namespace=namespace,
-            feed=self._feed,
-            streams=self.streams,
-            events=events,
-            config=self._step_config(),
-            clock=clock,
-            monotonic=monotonic,
-            current_epoch=lambda: self.intake.epoch,
-        )
+        parts: dict[str, Any] = {
+            "store": store,
+            "namespace": namespace,
+            "feed": self._feed,
+            "streams": self.streams,
+            "events": events,
+            "config": self._step_config(),
+            "clock": clock,
+            "monotonic": monotonic,
+            "current_epoch": lambda: self.intake.epoch,
+        }
+        self._stepper, self._relay_stepper = Stepper(**parts), self.relay.stepper(**parts)
         self.operations: dict[str, Operation] = {}
         self.unparsable: dict[str, str] = {}
         """Open records whose request this version cannot parse; they are left alone and reported."""
@@ -235,6 +244,9 @@ class Agent:
                 self._carry(record)
                 self._tell_admitted(record)
                 summary.admitted += 1
+        for record in self.relay.tend(self.operations.values()):
+            self._carry(record)
+            summary.admitted += 1
         self._drive(summary, stop)
         if self._serves:
             self._maintain(summary)
@@ -297,7 +309,7 @@ class Agent:
             self.unparsable[record.key] = str(error)
             self._events.emit("error", "unparsable-request", key=record.key, reason=str(error))
             return
-        self.operations[record.key] = open_operation(record, spec, self._providers.provider_for(spec))
+        self.operations[record.key] = open_operation(record, spec, self._providers.provider_of(record, spec))
 
     def _tell_admitted(self, record: Record) -> None:
         op = self.operations.get(record.key)
@@ -333,9 +345,10 @@ class Agent:
 
     def _steps(self, op: Operation, stop: threading.Event) -> Iterator[Moved]:
         """Step until it waits or ends; what one operation reads cannot stop the others."""
+        relayed = op.record.family == RELAY_FAMILY
         while not stop.is_set():
             try:
-                moved = self._stepper.step(op)
+                moved = (self._relay_stepper if relayed else self._stepper).step(op)
             except _WAITED_FOR as error:
                 op.wait(str(error), now=self._monotonic(), longest_s=1.0)
                 self._events.once("warning", "waiting", op.record.key, str(error), key=op.record.key)
@@ -346,6 +359,7 @@ class Agent:
 
     def _end(self, op: Operation, summary: PassSummary) -> None:
         del self.operations[op.record.key]
+        self.relay.ended(op)
         summary.ended += 1
         self.totals.ended += 1
         self._ended_since_save += 1
@@ -446,4 +460,7 @@ class Agent:
         if self._feed.session != self._namespace.session:
             return 0.0
         due = [op.retry_at - now for op in self.operations.values() if op.retry_at > now]
+        relay_s = self.relay.pause_s()
+        if relay_s is not None:
+            due.append(max(relay_s, poll.fast_ms / 1000))
         return max(min([self._idle_s, *due]), 0.001)

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ticket_agent.agent.keys import RELAY_FAMILY, relay_key
+from ticket_agent.agent.operation import spec_of
 from ticket_agent.journal.errors import QuarantinedRecordError, StorageFullError
 from ticket_agent.journal.transitions import State
+from ticket_agent.protocol.errors import ProtocolError
 from ticket_agent.protocol.federation import Skip, judge, relayed
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Collection, Container, Iterable
 
     from ticket_agent.agent.events import EventLog
     from ticket_agent.journal.record import Record
@@ -49,7 +51,7 @@ class RelayCounters:
     deduplicated: int = 0
     conflicts: int = 0
     not_relayed: int = 0
-    """Lines for other hives that are not ours to relay: relayed before, or of an action that is not listed."""
+    """Lines for other hives that are not relayed from here: relayed before, or of an action not listed."""
     backpressure: int = 0
     """Lines that had to wait in the hive's log because the queue was full."""
     missed: int = 0
@@ -58,7 +60,7 @@ class RelayCounters:
     returned: int = 0
     """Results of peers that were staged for this hive."""
     resent: int = 0
-    """Lines that were sent once more after it was proven that they had not arrived."""
+    """Lines that were handed over again, after it was certain that they had not been applied."""
 
 
 @dataclass(slots=True)
@@ -98,7 +100,7 @@ class RelayBook:
         events: EventLog,
         *,
         local_hive: str,
-        actions: Container[str],
+        actions: Collection[str],
         peers: Container[str],
         bounds: RelayBounds,
         enabled: bool,
@@ -117,11 +119,15 @@ class RelayBook:
         """Lines that wait in the hive's log for room in the queue."""
         self._strangers: dict[str, str] = {}
         self._pending, self._open = _Sizes(), _Sizes()
+        self._pairs: dict[str, int] = {}
+        for key in store.records:
+            self._count_pair(key)
         for record in store.open_records():
             if record.family == RELAY_FAMILY:
-                self._open.add(record.key, _size(record))
+                size = _size(record, local_hive)
+                self._open.add(record.key, size)
                 if record.state in (State.PREPARED, State.EXECUTING):
-                    self._pending.add(record.key, _size(record))
+                    self._pending.add(record.key, size)
 
     @property
     def depth(self) -> tuple[int, int]:
@@ -129,9 +135,13 @@ class RelayBook:
         return len(self._pending.by_key), self._pending.total
 
     @property
-    def open(self) -> int:
-        """Tickets that are not ended yet."""
-        return len(self._open.by_key)
+    def pending_keys(self) -> Container[str]:
+        """Keys of the tickets that are not delivered yet."""
+        return self._pending.by_key.keys()
+
+    def relays_of(self, pair: str) -> int:
+        """How many tickets of one pair of id and key are in the journal, whatever their targets."""
+        return self._pairs.get(pair, 0)
 
     def delivered(self, key: str) -> None:
         """Note that a ticket does not wait for its delivery any more."""
@@ -184,10 +194,15 @@ class RelayBook:
         for text, spec in tuple(self.held.items()):
             if self._full(_line_size(spec, self._local_hive)) is not None:
                 return
+            self._enter(text, spec, relay_key(spec, self._local_hive), fresh)
             del self.held[text]
-            self._take(text, spec, relay_key(spec, self._local_hive), fresh)
         if self.enabled:
             self._events.settled("relay-backpressure", "queue")
+
+    def _count_pair(self, key: str) -> None:
+        if key.startswith("relay/"):
+            pair = key.split("/")[1]
+            self._pairs[pair] = self._pairs.get(pair, 0) + 1
 
     def _again(self, text: str, spec: HostTicketSpec, known: Record) -> None:
         if known.request == text.encode("utf-8"):
@@ -207,6 +222,14 @@ class RelayBook:
             full = full or "earlier tickets wait"
             self._events.once("warning", "relay-backpressure", "queue", full, waiting=len(self.held))
             return
+        try:
+            self._enter(text, spec, key, fresh)
+        except StorageFullError:
+            self.held[text] = spec
+            raise
+
+    def _enter(self, text: str, spec: HostTicketSpec, key: str, fresh: list[Record]) -> None:
+        size = _line_size(spec, self._local_hive)
         sequence = self._store.highest_sequence(RELAY_FAMILY, RELAY_EPOCH) + 1
         try:
             record = self._store.prepare(
@@ -219,11 +242,9 @@ class RelayBook:
         except QuarantinedRecordError as error:
             self._events.once("error", "quarantined", key, str(error))
             return
-        except StorageFullError:
-            self.held[text] = spec
-            raise
         self._pending.add(key, size)
         self._open.add(key, size)
+        self._count_pair(key)
         self.counters.queued += 1
         fresh.append(record)
 
@@ -260,5 +281,8 @@ def _line_size(spec: HostTicketSpec, local_hive: str) -> int:
     return len(relayed(spec, local_hive=local_hive).line) + 1
 
 
-def _size(record: Record) -> int:
-    return len(record.request) + 1
+def _size(record: Record, local_hive: str) -> int:
+    try:
+        return _line_size(spec_of(record), local_hive)
+    except ProtocolError:
+        return len(record.request) + 1

@@ -103,7 +103,7 @@ class PeerLink:
         self.settle_s = settle_s
         self.max_line_bytes = max_line_bytes
         self._connect = connect
-        self._paths = paths
+        self.paths = paths
         self._gives_way = gives_way
         self._jobs: queue.SimpleQueue[Look | Send | None] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
@@ -165,11 +165,11 @@ class PeerLink:
         if isinstance(job, Look):
             self._looks += 1
             try:
-                return look_at(namespace, self._paths, number=self._looks)
+                return look_at(namespace, self.paths, number=self._looks)
             except HiveError as error:
                 return Failed(str(error))
         try:
-            return Sent(job.key, namespace.append(self._paths.spec, job.line, session=job.session))
+            return Sent(job.key, namespace.append(self.paths.spec, job.line, session=job.session))
         except HiveError as error:
             # What an append raises, it raises before anything is sent.
             return NotSent(job.key, str(error))
