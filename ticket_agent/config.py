@@ -26,6 +26,7 @@ __all__ = [
     "MetricsSettings",
     "PeftSettings",
     "PollSettings",
+    "RestSettings",
     "RetentionSettings",
     "apply_manifest",
     "load_config",
@@ -36,7 +37,9 @@ MAX_MANIFEST_BYTES = 1024 * 1024
 MAX_PORT = 65535
 PEFT_ROOTS = ("registry_root", "export_root", "adapter_root")
 _RELEASE_CONFIG = "release_config"
+_CA_FILE = "ca_file"
 HostName = Annotated[str, Field(pattern=r"^[!-~]{1,253}$")]
+HttpUrl = Annotated[str, Field(pattern=r"^https?://[!-~]{1,2000}$")]
 HiveName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:][A-Za-z0-9._:-]{0,63}$")]
 
 
@@ -67,6 +70,38 @@ class ConsoleSettings(_Settings):
     ticket: str | None = Field(default=None, repr=False)
     allow_placeholder_token: bool = False
     command_timeout_s: Annotated[float, Field(gt=0, le=600)] = 5.0
+
+
+class RestSettings(_Settings):
+    """A REST gateway in front of the hive, in place of a direct console; used if ``url`` is given.
+
+    Attributes:
+        url: ``http[s]://host[:port][/prefix]``.
+        auth_token: request token by reference (``env:NAME`` or ``file:/absolute/path``) or, for a lab, the
+            token itself; absent means the environment decides.
+        ticket: delegated capability ticket, by the same kind of reference.
+        allow_placeholder_token: accept well-known lab tokens such as ``changeme``.
+        ca_file: certificates (PEM) to trust instead of the system's.
+        proxy: ``http://host:port`` of a proxy; without it none is used, whatever the environment says.
+        timeout_s: deadline of one read or append; a gateway itself waits up to 125 s.
+        cache_s: how long the gateway may answer reads from its cache.
+    """
+
+    url: HttpUrl | None = None
+    auth_token: str | None = Field(default=None, repr=False)
+    ticket: str | None = Field(default=None, repr=False)
+    allow_placeholder_token: bool = False
+    ca_file: Path | None = None
+    proxy: HttpUrl | None = None
+    timeout_s: Annotated[float, Field(gt=0, le=600)] = 130.0
+    cache_s: Annotated[float, Field(ge=0, le=60)] = 2.0
+
+    @model_validator(mode="after")
+    def _has_a_gateway(self) -> RestSettings:
+        if self.url is None and self.model_fields_set - {"url"}:
+            message = "needs a url; without one the hive's console is used"
+            raise ValueError(message)
+        return self
 
 
 class PollSettings(_Settings):
@@ -209,6 +244,7 @@ class AgentConfig(_Settings):
     shard_bits: Annotated[int, Field(ge=0, le=8)] = 8
     action_allowlist: frozenset[str] | None = None
     console: ConsoleSettings = ConsoleSettings()
+    rest: RestSettings = RestSettings()
     poll: PollSettings = PollSettings()
     retention: RetentionSettings = RetentionSettings()
     gpu: GpuSettings = GpuSettings()
@@ -226,6 +262,13 @@ class AgentConfig(_Settings):
             message = "must be an absolute path below / in printable ASCII, without blanks, . or .."
             raise ValueError(message)
         return stripped
+
+    @model_validator(mode="after")
+    def _has_one_way_to_the_hive(self) -> AgentConfig:
+        if self.rest.url is not None and self.console.model_fields_set & {"host", "port"}:
+            message = "names both a console and a gateway's rest.url; exactly one of them leads to the hive"
+            raise ValueError(message)
+        return self
 
 
 def load_config(path: Path | None, overrides: dict[str, Any]) -> AgentConfig:
@@ -306,10 +349,12 @@ def _merge(document: dict[str, Any], overrides: dict[str, Any]) -> None:
 
 
 def _validate(document: dict[str, Any], source: str) -> AgentConfig:
-    listed, peft = document.get("action_allowlist"), document.get("peft")
+    listed, peft, rest = (document.get(name) for name in ("action_allowlist", "peft", "rest"))
     document = _with_paths(document, ("state_dir",), "", source)
     if isinstance(peft, dict):
         document = document | {"peft": _with_paths(peft, (*PEFT_ROOTS, _RELEASE_CONFIG), "peft.", source)}
+    if isinstance(rest, dict):
+        document = document | {"rest": _with_paths(rest, (_CA_FILE,), "rest.", source)}
     if isinstance(listed, list) and all(isinstance(action, str) for action in listed):
         document = document | {"action_allowlist": frozenset(listed)}
     try:
@@ -327,7 +372,7 @@ def _with_paths(table: dict[str, Any], names: Iterable[str], prefix: str, source
         value = table.get(name)
         if isinstance(value, str):
             if not value or "\0" in value:
-                kind = "file" if name == _RELEASE_CONFIG else "directory"
+                kind = "file" if name in {_RELEASE_CONFIG, _CA_FILE} else "directory"
                 raise ConfigError(f"{source}: `{prefix}{name}` is not the name of a {kind}")
             paths[name] = Path(value)
     return table | paths

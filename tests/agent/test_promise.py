@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from agent_support import AgentProcess, Books, Caller, agent_on, books_of
-from hive_support import LEASE_CTL, ManualClock, running_hive
+from hive_support import LEASE_CTL, TRANSPORTS, ManualClock, running, running_hive
 
 from ticket_agent.hive.reference import Fault, FaultKind, Faults, ReferenceHive
 from ticket_agent.journal.view import read_journal
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TICKETS = 200
+TICKETS_OVER = {"console": TICKETS, "rest": 24}
+"""A gateway is asked far more often per lost answer."""
 WORKERS = 16
 
 
@@ -46,18 +48,21 @@ def _all_once(books: Books, tickets: list[str]) -> None:
         ),
     ],
 )
-def test_two_hundred_tickets_when_every_append_loses_its_answer(tmp_path: Path, faults: list[Fault]) -> None:
-    clock = ManualClock(int(time.time() * 1000))
-    with running_hive(clock=clock, faults=Faults(*faults)) as (hive, server):
-        caller = Caller(hive, _workers(hive), TICKETS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_many_tickets_when_every_append_loses_its_answer(
+    tmp_path: Path, faults: list[Fault], transport: str
+) -> None:
+    clock, total = ManualClock(int(time.time() * 1000)), TICKETS_OVER[transport]
+    with running(transport, clock=clock, faults=Faults(*faults)) as (hive, server):
+        caller = Caller(hive, _workers(hive), total)
         with agent_on(server, tmp_path / "state", clock=clock) as bench:
 
             def done() -> bool:
                 caller.submit_what_can_be()
                 return (
-                    len(caller.submitted) == TICKETS
+                    len(caller.submitted) == total
                     and not bench.store.open_records()
-                    and bench.agent.totals.ended == TICKETS
+                    and bench.agent.totals.ended == total
                 )
 
             bench.until(done, limit=20_000)
@@ -156,10 +161,11 @@ def _finished(hive: ReferenceHive, caller: Caller) -> bool:
 
 
 @pytest.mark.timeout(110)
-def test_the_hive_reboots_in_the_middle(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_the_hive_reboots_in_the_middle(tmp_path: Path, transport: str) -> None:
     """No admission of the new epoch is skipped, none of the old ones is repeated."""
     clock = ManualClock(int(time.time() * 1000))
-    with running_hive(clock=clock) as (hive, server):
+    with running(transport, clock=clock) as (hive, server):
         first = Caller(hive, _workers(hive), 40)
         with agent_on(server, tmp_path / "state", clock=clock) as bench:
 

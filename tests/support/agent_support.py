@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hive_support import TOKEN, ManualClock, raw_grant
 
@@ -25,7 +25,8 @@ from ticket_agent.config import AgentConfig, ConsoleSettings
 from ticket_agent.gpu.compat import compat_lease_providers
 from ticket_agent.gpu.lease import lease_providers
 from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace
-from ticket_agent.hive.reference import ConsoleServer, ReferenceHive, RefusalError
+from ticket_agent.hive.reference import ConsoleServer, GatewayServer, ReferenceHive, RefusalError
+from ticket_agent.hive.rest.client import RestConfig, RestNamespace
 from ticket_agent.journal.store import JournalStore, Limits
 from ticket_agent.journal.view import read_journal
 from ticket_agent.peft.compat import compat_peft_providers
@@ -98,7 +99,7 @@ class Bench:
 
 @contextmanager
 def agent_on(
-    server: ConsoleServer,
+    server: ConsoleServer | GatewayServer,
     state_dir: Path,
     *,
     clock: ManualClock,
@@ -111,7 +112,7 @@ def agent_on(
     meter: Meter | None = None,
     roots: PeftRoots | None = None,
 ) -> Iterator[Bench]:
-    """An agent in this process over a real console; closing it leaves the journal as a clean stop would.
+    """An agent in this process over a real console or gateway; closing it is a clean stop for the journal.
 
     With a meter its journal is the timed one, as when metrics are switched on.
     """
@@ -131,9 +132,8 @@ def agent_on(
             state_dir, clock=clock, boot_id=boot_id, agent_version="test", fs=fs, limits=limits
         )
     with store:
-        namespace = ConsoleNamespace(
-            ConsoleConfig(host=server.host, port=server.port, token=TOKEN, use_lock=False), sleep=_brief_sleep
-        )
+        namespace = _namespace_on(server)
+        single_owner = isinstance(server, ConsoleServer)
         agents: list[Agent] = []
 
         def epoch() -> int:
@@ -145,9 +145,11 @@ def agent_on(
                 store=store,
                 namespace=namespace,
                 providers=ProviderTable(
-                    v1=compat_lease_providers(namespace, instance=instance, epoch=epoch)
+                    v1=compat_lease_providers(
+                        namespace, instance=instance, single_owner=single_owner, epoch=epoch
+                    )
                     | ({} if roots is None else compat_peft_providers(roots, namespace)),
-                    v2=lease_providers(namespace, instance=instance, epoch=epoch)
+                    v2=lease_providers(namespace, instance=instance, single_owner=single_owner, epoch=epoch)
                     | ({} if roots is None else peft_providers(roots, namespace)),
                     allowlist=allowlist,
                 ),
@@ -158,6 +160,16 @@ def agent_on(
             )
             agents.append(agent)
             yield Bench(agent=agent, store=store, namespace=namespace, log=log, clock=clock, config=config)
+
+
+def _namespace_on(server: ConsoleServer | GatewayServer) -> ConsoleNamespace:
+    if isinstance(server, GatewayServer):
+        settings = RestConfig(url=server.url, auth_token=server.token, cache_s=server.times.cache_s)
+        # Tests that reach into a namespace are those of the console; the others use what both have.
+        return cast("ConsoleNamespace", RestNamespace(settings, env={}))
+    return ConsoleNamespace(
+        ConsoleConfig(host=server.host, port=server.port, token=TOKEN, use_lock=False), sleep=_brief_sleep
+    )
 
 
 def _brief_sleep(seconds: float) -> None:
@@ -174,19 +186,16 @@ def crash(bench: Bench) -> None:
 class AgentProcess:
     """`ticket-agent run` as a process, with its events as a list."""
 
-    def __init__(self, state_dir: Path, port: int, tmp: Path, *options: str) -> None:
+    def __init__(self, state_dir: Path, port: int | str, tmp: Path, *options: str) -> None:
+        """``port`` is a console's port, or a gateway's URL."""
         self.errors = tmp / f"agent-{time.monotonic_ns()}.log"
         environ = os.environ | {"LAB_TOKEN": TOKEN, "COHSH_CONSOLE_LOCK": "0"}
         command = [sys.executable, "-m", "ticket_agent", "run", "--state-dir", str(state_dir)]
-        command += [
-            "--tcp-port",
-            str(port),
-            "--auth-token",
-            "env:LAB_TOKEN",
-            "--log-format",
-            "json",
-            *options,
-        ]
+        if isinstance(port, str):
+            command += ["--rest-url", port, "--rest-auth-token", "env:LAB_TOKEN"]
+        else:
+            command += ["--tcp-port", str(port), "--auth-token", "env:LAB_TOKEN"]
+        command += ["--log-format", "json", *options]
         with self.errors.open("wb") as stream:
             self.process = subprocess.Popen(command, stderr=stream, env=environ)
 

@@ -8,7 +8,15 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from ticket_agent.hive.console.framing import FrameDecoder, encode_frame
-from ticket_agent.hive.reference import DEFAULT, ConsoleServer, Faults, HiveProfile, ReferenceHive
+from ticket_agent.hive.reference import (
+    DEFAULT,
+    ConsoleServer,
+    Faults,
+    GatewayServer,
+    GatewayTimes,
+    HiveProfile,
+    ReferenceHive,
+)
 from ticket_agent.protocol.result import build_result
 from ticket_agent.protocol.spec import HostTicketSpec, parse_spec
 
@@ -59,6 +67,37 @@ def running_hive(
     hive = ReferenceHive(profile, clock=clock or ManualClock())
     with ConsoleServer(hive, token=token, faults=faults, **options) as server:
         yield hive, server
+
+
+CACHE_S = 0.05
+"""How long the gateways of most tests keep what they read: long enough to mislead, short to wait for."""
+
+
+@contextmanager
+def running_gateway(
+    profile: HiveProfile = DEFAULT,
+    *,
+    clock: Callable[[], int] | None = None,
+    faults: Faults | None = None,
+    token: str | None = TOKEN,
+    cache_s: float = CACHE_S,
+    deadline_s: float = 120.0,
+    **options: Any,
+) -> Iterator[tuple[ReferenceHive, GatewayServer]]:
+    """A hive behind a real gateway on loopback; ``options`` go to :class:`GatewayServer`."""
+    clock = clock or ManualClock()
+    hive = ReferenceHive(profile, clock=clock)
+    times = GatewayTimes(cache_s=cache_s, queue_s=0.2, deadline_s=deadline_s)
+    with GatewayServer(hive, clock=clock, token=token, faults=faults, times=times, **options) as server:
+        yield hive, server
+
+
+def running(transport: str, **options: Any) -> Any:
+    """A hive behind ``console`` or ``rest``, as :func:`running_hive` and :func:`running_gateway` give it."""
+    return (running_gateway if transport == "rest" else running_hive)(**options)
+
+
+TRANSPORTS = ("console", "rest")
 
 
 def raw_ticket(

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ticket_agent.agent.loop import Agent
     from ticket_agent.agent.metrics import Meter
     from ticket_agent.agent.providers import ProviderTable
-    from ticket_agent.config import AgentConfig
-    from ticket_agent.hive.console.client import ConsoleNamespace
+    from ticket_agent.config import AgentConfig, RestSettings
+    from ticket_agent.hive.rest.client import RestNamespace
     from ticket_agent.journal.outcome import Provider
     from ticket_agent.journal.space import Limits
     from ticket_agent.journal.store import JournalStore
@@ -40,6 +40,7 @@ __all__ = [
     "events_for",
     "exit_of",
     "exit_of_hive",
+    "gateway",
     "limits_of",
     "now_ms",
     "opened_agent",
@@ -102,8 +103,10 @@ def stop_on_signals() -> threading.Event:
     return stop
 
 
-def console(config: AgentConfig) -> ConsoleNamespace:
-    """A namespace over the configured console; connects at its first use."""
+def console(config: AgentConfig) -> Namespace:
+    """The hive's console, direct or behind the configured gateway; connects at its first use."""
+    if config.rest.url is not None:
+        return gateway(config.rest)
     from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace  # noqa: PLC0415 - start-up time
 
     settings = config.console
@@ -118,6 +121,27 @@ def console(config: AgentConfig) -> ConsoleNamespace:
             command_s=settings.command_timeout_s,
         )
     )
+
+
+def gateway(settings: RestSettings) -> RestNamespace:
+    """A namespace over the configured gateway; a URL that cannot be ends the command."""
+    from ticket_agent.hive.rest.client import RestNamespace  # noqa: PLC0415 - start-up time
+    from ticket_agent.hive.rest.origin import RestConfig, RestUsageError  # noqa: PLC0415 - start-up time
+
+    try:
+        config = RestConfig(
+            url=settings.url or "",
+            auth_token=settings.auth_token,
+            ticket=settings.ticket,
+            allow_placeholder=settings.allow_placeholder_token,
+            ca_file=settings.ca_file,
+            proxy=settings.proxy,
+            data_s=settings.timeout_s,
+            cache_s=settings.cache_s,
+        )
+    except RestUsageError as error:
+        fail(str(error), Exit.USAGE)
+    return RestNamespace(config)
 
 
 def limits_of(config: AgentConfig) -> Limits:
@@ -188,11 +212,19 @@ def provider_table(
     from ticket_agent.gpu.compat import compat_lease_providers  # noqa: PLC0415 - start-up time
     from ticket_agent.gpu.lease import lease_providers  # noqa: PLC0415 - start-up time
 
+    # A gateway may hold a request back and dispatch it later, whatever became of its connections.
+    single_owner = config.rest.url is None
     peft_v1, peft_v2 = _peft_providers(config, namespace, looks_only=looks_only)
     peft_v2 = peft_v2 | {"peft.release": release or _idle_release(config)}
     return ProviderTable(
-        v1=peft_v1 | (compat_lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {}),
-        v2=peft_v2 | (lease_providers(namespace, epoch=epoch) if config.gpu.enabled else {}),
+        v1=peft_v1
+        | (
+            compat_lease_providers(namespace, single_owner=single_owner, epoch=epoch)
+            if config.gpu.enabled
+            else {}
+        ),
+        v2=peft_v2
+        | (lease_providers(namespace, single_owner=single_owner, epoch=epoch) if config.gpu.enabled else {}),
         allowlist=config.action_allowlist,
     )
 

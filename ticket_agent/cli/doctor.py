@@ -7,12 +7,12 @@ import os
 import stat
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ticket_agent.cli.assembly import console, exit_of_hive, now_ms
-from ticket_agent.cli.doctor_check import Check
+from ticket_agent.cli.assembly import console, exit_of_hive, gateway, now_ms
 from ticket_agent.cli.options import agent_options, config_from
 from ticket_agent.cli.output import age, emit_json, plain, styled, table
 from ticket_agent.cli.status import daemon_status
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.config import AgentConfig
     from ticket_agent.peft.directory import Directory
-    from ticket_agent.protocol.namespace import HiveBusyError
+    from ticket_agent.protocol.namespace import HiveBusyError, Namespace
 
 __all__ = ["doctor"]
 
@@ -33,12 +33,22 @@ EARLIEST_CLOCK_S = 1_704_067_200
 """2024-01-01: a clock before it was never set."""
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding."""
+
+    name: str
+    verdict: Literal["ok", "warn", "fail"]
+    detail: str
+    code: Exit = Exit.OK
+
+
 @click.command()
 @agent_options
 @click.option("--offline", is_flag=True, help="Do not ask the hive.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per check (NDJSON).")
 def doctor(*, offline: bool, as_json: bool, **options: Any) -> None:
-    """Check configuration, state directory, fence, journal, clock, GPUs, PEFT, releases and hive."""
+    """Check configuration, state directory, fence, journal, clock, GPUs, PEFT and hive. Changes nothing."""
     config = config_from(options)
     checks = list(_checks(config, offline=offline))
     colours = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -56,14 +66,7 @@ def doctor(*, offline: bool, as_json: bool, **options: Any) -> None:
 
 
 def _checks(config: AgentConfig, *, offline: bool) -> Iterator[Check]:
-    local: list[Callable[[AgentConfig], Iterator[Check]]] = [
-        _directory,
-        _journal,
-        _clock,
-        _gpus,
-        _peft,
-        _releases,
-    ]
+    local: list[Callable[[AgentConfig], Iterator[Check]]] = [_directory, _journal, _clock, _gpus, _peft]
     for check in local:
         yield from check(config)
     if not offline:
@@ -198,19 +201,46 @@ def _registry(root: Directory, path: Path) -> Check:
     return Check("registry root", "ok", f"{path}, active {control.pointer or 'none'}")
 
 
-def _releases(config: AgentConfig) -> Iterator[Check]:
-    from ticket_agent.cli.doctor_release import release_checks  # noqa: PLC0415 - start-up time
-
-    yield from release_checks(getattr(config.peft, "release_config", None))
-
-
 def _hive(config: AgentConfig) -> Iterator[Check]:
+    if config.rest.url is not None:
+        yield from _gateway(config)
+        return
+    yield from _namespace(config, f"console {config.console.host}:{config.console.port}", console(config))
+
+
+def _gateway(config: AgentConfig) -> Iterator[Check]:
+    """The gateway itself, then the hive behind it."""
+    from ticket_agent.protocol.namespace import HiveError  # noqa: PLC0415 - start-up time
+
+    behind = gateway(config.rest)
+    where = behind.config.peer
+    try:
+        limit = _largest_append(behind.bounds())
+        if limit is not None and limit < config.max_line_bytes:
+            text = f"{where} takes lines of {limit} bytes; results of up to {config.max_line_bytes} need more"
+            yield Check("gateway", "fail", text, Exit.FAILURE)
+        elif behind.config.origin.exposes_credentials:
+            yield Check("gateway", "warn", f"{where} is asked over http: token and ticket cross the network")
+        else:
+            yield Check("gateway", "ok", f"{where}, lines of {limit or 'unknown many'} bytes")
+    except HiveError as error:
+        behind.close()
+        yield Check("gateway", "fail", str(error), exit_of_hive(error))
+        return
+    yield from _namespace(config, where, behind)
+
+
+def _largest_append(bounds: dict[str, Any]) -> int | None:
+    console_bounds = bounds.get("console")
+    limit = console_bounds.get("max_echo_len") if isinstance(console_bounds, dict) else None
+    return limit if isinstance(limit, int) else None
+
+
+def _namespace(config: AgentConfig, where: str, namespace: Namespace) -> Iterator[Check]:
     from ticket_agent.protocol.errors import ProtocolError  # noqa: PLC0415 - start-up time
     from ticket_agent.protocol.namespace import HiveBusyError, HiveError  # noqa: PLC0415 - start-up time
     from ticket_agent.protocol.paths import LIFECYCLE_STATE, TicketPaths  # noqa: PLC0415 - start-up time
 
-    where = f"console {config.console.host}:{config.console.port}"
-    namespace = console(config)
     try:
         names = namespace.ls(TicketPaths(config.mount).directory)
         yield Check("hive", "ok", f"{where} serves {len(names)} ticket nodes")

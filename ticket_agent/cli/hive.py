@@ -18,7 +18,7 @@ from ticket_agent.exits import Exit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ticket_agent.hive.reference import ReferenceHive
+    from ticket_agent.hive.reference import Faults, GatewayServer, ReferenceHive
 
 __all__ = ["EmbeddedHive", "embedded_hive", "hive"]
 
@@ -47,6 +47,12 @@ def hive() -> None:
     type=click.IntRange(0, 65535),
     default=None,
     help="A second console, so that you can submit while the agent holds the first one.",
+)
+@click.option(
+    "--rest-port",
+    type=click.IntRange(0, 65535),
+    default=None,
+    help="A REST gateway to the same hive, with the console's token as its request token.",
 )
 @click.option(
     "--token", help="Console token: env:NAME, file:/path or the token (default: a random one, printed)."
@@ -84,6 +90,7 @@ def serve(
     *,
     port: int,
     lab_port: int | None,
+    rest_port: int | None,
     token: str | None,
     profile: str,
     workers: int,
@@ -93,7 +100,7 @@ def serve(
     fault_texts: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Serve a console on loopback until SIGTERM or SIGINT. Everything it knows is in memory."""
+    """Serve a console on loopback until SIGTERM or SIGINT, and a gateway if asked for; all in memory."""
     from ticket_agent.hive.reference import (  # noqa: PLC0415 - start-up time
         DEFAULT,
         STRICT_A,
@@ -124,10 +131,13 @@ def serve(
         server.start()
     except OSError as error:
         fail(f"cannot listen on port {port}: {error.strerror}", Exit.FAILURE)
+    rest = None
     try:
+        rest = None if rest_port is None else _served_gateway(model, rest_port, secret, faults)
         opened = {
             "port": server.port,
             "lab_port": server.lab_port,
+            "rest_url": None if rest is None else rest.url,
             "token": secret if token is None else None,
             "workers": names,
             "lora_workers": lora_names,
@@ -137,6 +147,19 @@ def serve(
         stop.wait()
     finally:
         server.stop()
+        if rest is not None:
+            rest.stop()
+
+
+def _served_gateway(model: ReferenceHive, port: int, token: str, faults: Faults) -> GatewayServer:
+    from ticket_agent.hive.reference import GatewayServer  # noqa: PLC0415 - start-up time
+
+    try:
+        gateway = GatewayServer(model, clock=now_ms, port=port, token=token, faults=faults)
+    except OSError as error:
+        fail(f"cannot listen on port {port}: {error.strerror}", Exit.FAILURE)
+    gateway.start()
+    return gateway
 
 
 def _publish(model: ReferenceHive, export_jobs: tuple[str, ...]) -> None:
@@ -166,6 +189,8 @@ def _announce(opened: Mapping[str, Any], *, as_json: bool) -> None:
     else:
         lab = f", lab console on {opened['lab_port']}" if opened["lab_port"] else ""
         click.echo(f"console on 127.0.0.1:{opened['port']}{lab}")
+        if opened["rest_url"]:
+            click.echo(f"gateway on {opened['rest_url']}")
         if opened["token"] is not None:
             click.echo(f"token: {opened['token']}")
         click.echo(f"READY Workers: {', '.join(opened['workers']) or 'none'}")

@@ -52,8 +52,6 @@ RETIRED = {
     "--execution-lanes": "lanes follow from the resources of the tickets and need no number",
     "--relay": "federation relay is not part of this version",
     "--relay-wal": "federation relay is not part of this version",
-    "--rest-url": "this version speaks to the TCP console only: use --tcp-host and --tcp-port",
-    "--rest-auth-token": "this version speaks to the TCP console only: use --auth-token",
     "--policy": "the bounds of the published policy are built in",
 }
 
@@ -107,7 +105,7 @@ def state_dir_option(command: CommandT) -> CommandT:
 
 
 def hive_options(command: CommandT) -> CommandT:
-    """Where the console is and how to attach to it."""
+    """Where the hive is: its console, or a gateway in front of it, and how to get in."""
     path = click.Path(path_type=Path, dir_okay=False)
     return _apply(
         command,
@@ -121,6 +119,15 @@ def hive_options(command: CommandT) -> CommandT:
             ),
             click.option("--role", type=click.Choice(["queen"]), help="Role to attach as."),
             click.option("--ticket", help="Capability ticket for the attach; env: or file: as above."),
+            click.option("--rest-url", help="A hive gateway instead of a console, http[s]://host[:port]."),
+            click.option(
+                "--rest-auth-token",
+                help="Its request token; env:, file: or the token, else $HIVE_GATEWAY_REQUEST_AUTH_TOKEN.",
+            ),
+            click.option(
+                "--rest-ticket", help="Delegated ticket for it; env: or file:, else $COH_REST_TICKET."
+            ),
+            click.option("--rest-ca-file", type=path, help="Certificates (PEM) to trust for https."),
             click.option(
                 "--allow-placeholder-token", is_flag=True, help="Accept well-known lab tokens. Only in a lab."
             ),
@@ -207,6 +214,7 @@ def config_from(options: dict[str, Any]) -> AgentConfig:
             "ticket": options.get("ticket"),
             "allow_placeholder_token": options.get("allow_placeholder_token") or None,
         },
+        "rest": _rest(options),
         "poll": {"idle_ms": options.get("poll_ms")},
         "log": {"format": options.get("log_format"), "level": options.get("log_level")},
         "metrics": {
@@ -224,6 +232,19 @@ def config_from(options: dict[str, Any]) -> AgentConfig:
         return apply_manifest(config, manifest) if manifest is not None else config
     except ConfigError as error:
         fail(str(error), Exit.USAGE)
+
+
+def _rest(options: dict[str, Any]) -> dict[str, Any]:
+    ca_file = options.get("rest_ca_file")
+    return {
+        "url": options.get("rest_url"),
+        "auth_token": options.get("rest_auth_token"),
+        "ticket": options.get("rest_ticket"),
+        "ca_file": str(ca_file.absolute()) if ca_file is not None else None,
+        # One flag for both ways into a lab; a token for a gateway that is not used means nothing.
+        "allow_placeholder_token": (options.get("rest_url") and options.get("allow_placeholder_token"))
+        or None,
+    }
 
 
 def _state_default(options: dict[str, Any], state_dir: Path | None) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from .endpoint import Timeouts
 from .errors import LabError, RefusalError
 from .exports import sample_job
 from .faults import Fault, FaultKind, Faults, FaultSyntaxError, parse_fault
+from .gateway import GatewayTimes
+from .gateway_server import GatewayServer
 from .gpus import Gpu
 from .hive import ReferenceHive
 from .lab import AdmissionView, Effect
@@ -28,6 +30,8 @@ __all__ = [
     "FaultKind",
     "FaultSyntaxError",
     "Faults",
+    "GatewayServer",
+    "GatewayTimes",
     "Gpu",
     "HiveProfile",
     "LabError",

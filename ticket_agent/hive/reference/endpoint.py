@@ -225,6 +225,9 @@ class _Conversation:
                 reply = self._apply(command)
                 self._pause(fault)
                 self._send(reply)
+            case FaultKind.STATUS_BEFORE | FaultKind.STATUS_AFTER | FaultKind.HUGE:
+                # A console has no such answers.
+                self._send(self._apply(command))
 
     def _apply(self, command: Command) -> Reply:
         reply = self._session.execute(command)

@@ -1,4 +1,4 @@
-"""Faults of the console, settable while it runs: lost answers, late ones, wrong ones."""
+"""Faults of console and gateway, settable while they run: lost answers, late ones, wrong ones."""
 
 from __future__ import annotations
 
@@ -33,11 +33,19 @@ class FaultKind(StrEnum):
     """The command is neither applied nor answered; the connection stays open."""
     GARBAGE = "garbage"
     """The command is applied and answered with a line that breaks the protocol."""
+    STATUS_BEFORE = "status-before"
+    """At a gateway: not applied, and answered with the HTTP status in the text, 503 unless given."""
+    STATUS_AFTER = "status-after"
+    """At a gateway: applied, and answered with the HTTP status in the text, 504 unless given."""
+    HUGE = "huge"
+    """At a gateway: applied, and answered with a body without end."""
 
 
 _DEFAULT_TEXT: Final = {
     FaultKind.ERR: "ERR {verb} reason=busy detail=busy path={path} error=busy",
     FaultKind.GARBAGE: "OK LS path=/elsewhere entries=1",
+    FaultKind.STATUS_BEFORE: "503",
+    FaultKind.STATUS_AFTER: "504",
 }
 
 
@@ -92,7 +100,7 @@ class Fault:
 
 
 class Faults:
-    """The rules of one console, in order; the first that strikes decides. Safe to change from any thread."""
+    """The rules of one console or gateway, in order; the first that strikes decides. Safe for any thread."""
 
     def __init__(self, *rules: Fault) -> None:
         self._lock = threading.Lock()

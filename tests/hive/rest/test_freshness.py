@@ -1,0 +1,156 @@
+"""A gateway answers reads from memory: none of that may pass for the present."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hive_support import DEADLETTER, LEASE_CTL, SNAPSHOT, SPEC, STATUS, raw_grant, running_gateway
+from rest_support import rest
+
+from ticket_agent.hive.reference import STRICT_A
+from ticket_agent.hive.rest.freshness import MARGIN_S, Freshness
+from ticket_agent.protocol.lease import GrantControl, PreemptControl
+from ticket_agent.protocol.namespace import Acked, HiveRefusedError
+
+GRANT = GrantControl(id="l-1", subject="worker-1", resource="GPU-0", ttl_s=60, priority=1).encode()
+PREEMPT = PreemptControl(id="l-1", reason="done").encode()
+BY_ID = "/proc/lease/by-id/l-1"
+SUMMARY = "/proc/lease/summary"
+CURRENT = "/host/tickets/current/ab"
+LIFE = 2.0 + MARGIN_S
+
+WRITES = [
+    (LEASE_CTL, GRANT, BY_ID, True),
+    (LEASE_CTL, GRANT, "/proc/lease/by-id/l-2", False),
+    (LEASE_CTL, GRANT, SUMMARY, False),
+    (LEASE_CTL, GRANT, "/proc/lease/active", True),
+    (LEASE_CTL, PREEMPT, SUMMARY, True),
+    (LEASE_CTL, PREEMPT, "/proc/lease/preemptions", True),
+    (LEASE_CTL, PREEMPT, "/proc/lifecycle/state", False),
+    (LEASE_CTL, "gibberish", SUMMARY, True),
+    (STATUS, "{}", SUMMARY, False),
+    (STATUS, "{}", STATUS, False),
+    (STATUS, "{}", CURRENT, True),
+    ("/queen/lifecycle/ctl", "cordon", "/proc/lifecycle/state", True),
+    ("/queen/ctl", "{}", SUMMARY, True),
+]
+
+
+@pytest.mark.parametrize(("path", "line", "read", "waits"), WRITES)
+def test_a_read_waits_for_what_a_write_may_have_changed(path: str, line: str, read: str, waits: bool) -> None:
+    fresh = Freshness(2.0)
+    life = LIFE if read != CURRENT else 0.25 + MARGIN_S
+    fresh.read(read, 10.0)
+    fresh.wrote(path, line, 10.1)
+    assert fresh.wait(read, 10.1) == (pytest.approx(life - 0.1) if waits else 0.0)
+    assert fresh.wait(read, 10.0 + life) == 0.0
+    fresh.read(read, 10.0 + life)
+    assert fresh.wait(read, 10.0 + life) == 0.0
+
+
+@pytest.mark.parametrize(
+    "path", [LEASE_CTL, "/worker/w/telemetry", "/host/tickets/admission/7", "/log/queen.log"]
+)
+def test_what_is_never_cached_never_waits(path: str) -> None:
+    fresh = Freshness(2.0)
+    fresh.session_began(10.0)
+    fresh.read(path, 10.0)
+    fresh.wrote("/queen/ctl", "{}", 10.0)
+    assert fresh.wait(path, 10.0) == 0.0
+
+
+def test_a_write_does_not_delay_what_was_not_read_before_it() -> None:
+    fresh = Freshness(2.0)
+    fresh.wrote(LEASE_CTL, GRANT, 10.0)
+    assert fresh.wait(BY_ID, 10.0) == 0.0
+
+
+def test_whatever_is_cached_waits_in_a_new_session() -> None:
+    fresh = Freshness(2.0)
+    fresh.session_began(10.0)
+    assert fresh.wait(SUMMARY, 10.5) == pytest.approx(LIFE - 0.5)
+    assert fresh.wait(SUMMARY, 10.0 + LIFE) == 0.0
+    assert fresh.wait(CURRENT, 10.0) == pytest.approx(0.25 + MARGIN_S)
+
+
+def test_it_forgets() -> None:
+    fresh = Freshness(2.0)
+    for number in range(10_000):
+        fresh.read(f"/proc/lease/by-id/l-{number}", number / 10)
+        fresh.wrote("/queen/ctl", "{}", number / 10)
+    assert len(fresh._lapses) <= 1025
+    assert len(fresh._stale) <= 1025
+
+
+def test_a_lease_is_seen_as_soon_as_it_is_there_and_no_longer_than_it_is() -> None:
+    with running_gateway(cache_s=0.3) as (_, server):
+        with rest(server.url, auth_token=server.token, cache_s=0.3, sleep=time.sleep) as namespace:
+            before = namespace.read(SUMMARY)
+            began = time.monotonic()
+            with pytest.raises(HiveRefusedError) as absent:
+                namespace.read(BY_ID)
+            assert absent.value.absent
+            assert isinstance(namespace.append(LEASE_CTL, GRANT), Acked)
+            assert "id=l-1" in namespace.read(BY_ID)[0]
+            assert time.monotonic() - began < 0.3, "a grant is not waited for"
+            assert isinstance(namespace.append(LEASE_CTL, PREEMPT), Acked)
+            assert namespace.read(SUMMARY) != before
+            with pytest.raises(HiveRefusedError):
+                namespace.read(BY_ID)
+        with rest(server.url, auth_token=server.token, cache_s=0.0) as careless:
+            careless.append(LEASE_CTL, GRANT.replace("l-1", "l-3"))
+            careless.append(LEASE_CTL, PREEMPT.replace("l-1", "l-3"))
+            stale = careless.read(SUMMARY)
+            server.gateway._cache._entries.clear()
+            assert careless.read(SUMMARY) != stale, "the cache of this test does mislead"
+
+
+def test_the_cache_tells_nothing_of_an_earlier_life_after_a_reboot() -> None:
+    with running_gateway(cache_s=0.3) as (hive, server):
+        worker = hive.spawn_worker("worker-gpu")
+        with rest(server.url, auth_token=server.token, cache_s=0.3, sleep=time.sleep) as namespace:
+            assert isinstance(namespace.append(SPEC, raw_grant(hive, worker, "t-1", "l-1")), Acked)
+            offsets = namespace.read("/host/tickets/retention")
+            assert len(namespace.read(SNAPSHOT)) == 1
+            hive.reboot()
+            assert namespace.read("/host/tickets/retention") != offsets
+            assert namespace.session == 2
+            assert namespace.read(SNAPSHOT) == []
+
+
+@pytest.mark.parametrize("leaf", [SNAPSHOT, SPEC, STATUS, DEADLETTER])
+def test_a_log_is_whole_although_tail_goes_on_where_the_last_one_ended(
+    leaf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a gateway that attached with a ticket: its TAIL has a cursor."""
+    with running_gateway() as (hive, server), rest(server.url, auth_token=server.token) as namespace:
+        for number in range(3):
+            worker = hive.spawn_worker("worker-gpu")
+            namespace.append(SPEC, raw_grant(hive, worker, f"t-{number}", f"l-{number}"))
+        whole, shown = hive.cat(leaf), {"lines": 0}
+
+        def with_cursor(path: str) -> list[str]:
+            new = hive.cat(path)[shown["lines"] :]
+            shown["lines"] += len(new)
+            return new
+
+        monkeypatch.setattr(hive, "tail", with_cursor)
+        for _ in range(3):
+            assert namespace.read(leaf) == whole
+
+
+@pytest.mark.parametrize("profile", ["default", "strict-a"])
+def test_logs_that_grow_are_read_past_the_cache(profile: str) -> None:
+    profiles: dict[str, Any] = {"profile": STRICT_A} if profile == "strict-a" else {}
+    with (
+        running_gateway(cache_s=60.0, **profiles) as (hive, server),
+        rest(server.url, auth_token=server.token) as namespace,
+    ):
+        worker = hive.spawn_worker("worker-gpu")
+        for number in range(1, 4):
+            if number > 1 and profile == "default":
+                worker = hive.spawn_worker("worker-gpu")
+            namespace.append(SPEC, raw_grant(hive, worker, f"t-{number}", f"l-{number}"))
+            assert len(namespace.read(SNAPSHOT)) == number

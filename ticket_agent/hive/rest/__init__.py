@@ -1,0 +1,1 @@
+"""The hive behind a REST gateway, as a namespace."""
