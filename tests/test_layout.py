@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "gpu": frozenset({"protocol", "journal"}),
     "peft": frozenset({"protocol", "journal"}),
     "exits": frozenset(),
-    "config": frozenset(),
+    "config": frozenset({"config_relay"}),
+    "config_relay": frozenset(),
     "agent": frozenset({"protocol", "journal", "gpu", "peft", "config", "exits"}),
     "cli": frozenset({"protocol", "journal", "gpu", "peft", "agent", "hive", "config", "exits"}),
 }

@@ -7,9 +7,11 @@ import tomllib
 from ipaddress import ip_address
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from ticket_agent.config_relay import RelaySettings, relay_of_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -251,6 +253,14 @@ class AgentConfig(_Settings):
     peft: PeftSettings = PeftSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
+    relay: RelaySettings = RelaySettings()
+
+    @model_validator(mode="after")
+    def _no_peer_is_this_hive(self) -> AgentConfig:
+        if any(peer.name == self.local_hive for peer in self.relay.peers):
+            message = f"relay: a peer has this hive's own name, {self.local_hive}"
+            raise ValueError(message)
+        return self
 
     @field_validator("mount")
     @classmethod
@@ -318,6 +328,7 @@ def apply_manifest(config: AgentConfig, path: Path) -> AgentConfig:
     ):
         if name in table and key not in config.model_fields_set:
             changes[key] = table[name]
+    changes["relay"] = relay_of_manifest(config.relay, federation)
     if "action_allowlist" in tickets:
         changes["action_allowlist"] = _allowed(config, tickets["action_allowlist"], path)
     merged = {name: getattr(config, name) for name in AgentConfig.model_fields} | changes
@@ -398,7 +409,11 @@ def _in_words(problem: ErrorDetails) -> str:
 def _keys_beside(loc: tuple[int | str, ...]) -> list[str]:
     table: type[BaseModel] = AgentConfig
     for part in loc[:-1]:
-        kind = table.model_fields[str(part)].annotation
+        if isinstance(part, int):
+            continue
+        # Of a list of tables, what each of them is.
+        annotation = table.model_fields[part].annotation
+        kind = next(iter(get_args(annotation)), annotation)
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             table = kind
     return sorted(table.model_fields)
