@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from ticket_agent import __version__
 from ticket_agent.agent.metrics import BUCKETS_S
+from ticket_agent.agent.relay.exposition import relay_families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -53,6 +54,8 @@ class SnapshotCollector(Collector):
         yield from _durations(seen)
         yield from _trouble(seen)
         yield from _hive(seen)
+        if seen.relay is not None:
+            yield from relay_families(seen.relay, self._clock())
 
 
 def _tickets(seen: Snapshot) -> Iterator[Metric]:

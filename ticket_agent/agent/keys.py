@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ticket_agent.protocol.spec import HostTicketSpec
 
-__all__ = ["RELAY_FAMILY", "V1_FAMILY", "V2_FAMILY", "base_key", "base_of", "relay_key", "reuse_key"]
+__all__ = [
+    "RELAY_FAMILY",
+    "V1_FAMILY",
+    "V2_FAMILY",
+    "base_key",
+    "base_of",
+    "pair_of_relay",
+    "relay_key",
+    "reuse_key",
+]
 
 V1_FAMILY = "host-ticket/v1"
 V2_FAMILY = "host-ticket/v2"
@@ -40,3 +49,13 @@ def base_of(key: str) -> tuple[str, bool]:
 def relay_key(spec: HostTicketSpec, local_hive: str) -> str:
     """Name of a ticket that this hive relays to its target."""
     return f"relay/{spec.journal_key}/{local_hive}/{spec.target_hive}"
+
+
+def pair_of_relay(key: str) -> str | None:
+    """The pair of id and idempotency key in the name of a relayed ticket; None of another one's name."""
+    return key.split("/")[1] if key.startswith("relay/") else None
+
+
+def outlives_epochs(family: str) -> bool:
+    """Whether operations of a family are of no life of this hive, so that its reboot forgets none of them."""
+    return family == RELAY_FAMILY

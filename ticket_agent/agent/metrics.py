@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ticket_agent.agent.loop import Agent
+    from ticket_agent.agent.relay.relay import RelayFigures
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
 
@@ -71,6 +72,7 @@ class Snapshot:
         gap_admissions: how many admissions the held gap covers; 0 if none is held.
         sessions: sessions with the hive that were opened since the process started.
         outages: rounds of the loop that could not use the hive, since the process started.
+        relay: how the relay stands; None if this agent relays nothing.
     """
 
     unix_ms: int
@@ -89,6 +91,7 @@ class Snapshot:
     sessions: int
     outages: int
     poisoned: bool
+    relay: RelayFigures | None = None
 
 
 class Meter:
@@ -154,6 +157,7 @@ class Meter:
             sessions=agent.session,
             outages=agent.totals.outages,
             poisoned=store.poisoned is not None,
+            relay=agent.relay.figures(agent.operations.values()) if agent.relay.enabled else None,
         )
 
     def _open_operations(self, records: tuple[Record, ...]) -> dict[tuple[str, str], int]:

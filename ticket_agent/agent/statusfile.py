@@ -88,6 +88,7 @@ class StatusFile:
                 "conflicts": counters.conflicts,
                 "malformed_results": agent.streams.malformed,
             },
+            "relay": agent.relay.document(agent.operations.values()),
         }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ticket_agent.agent.keys import RELAY_FAMILY, relay_key
+from ticket_agent.agent.keys import RELAY_FAMILY, pair_of_relay, relay_key
 from ticket_agent.agent.operation import spec_of
 from ticket_agent.journal.errors import QuarantinedRecordError, StorageFullError
 from ticket_agent.journal.transitions import State
@@ -200,8 +200,8 @@ class RelayBook:
             self._events.settled("relay-backpressure", "queue")
 
     def _count_pair(self, key: str) -> None:
-        if key.startswith("relay/"):
-            pair = key.split("/")[1]
+        pair = pair_of_relay(key)
+        if pair is not None:
             self._pairs[pair] = self._pairs.get(pair, 0) + 1
 
     def _again(self, text: str, spec: HostTicketSpec, known: Record) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,11 @@ from ticket_agent.agent.relay.book import RelayBook, RelayBounds
 from ticket_agent.agent.relay.peer import Peer
 from ticket_agent.agent.relay.steps import RelayStepper
 from ticket_agent.journal.errors import StorageFullError
+from ticket_agent.journal.outcome import bounded_detail
 from ticket_agent.journal.transitions import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.operation import Operation
@@ -21,7 +23,11 @@ if TYPE_CHECKING:
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
 
-__all__ = ["Relay", "RelayPlan"]
+__all__ = ["Relay", "RelayFigures", "RelayPlan"]
+
+
+MAX_SHOWN = 100
+"""Most unknown hives that are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +43,31 @@ class RelayPlan:
     links: tuple[PeerLink, ...] = ()
     actions: frozenset[str] = frozenset()
     bounds: RelayBounds = field(default_factory=RelayBounds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayFigures:
+    """The relay in numbers, for metrics.
+
+    Attributes:
+        pending: tickets not delivered yet, by peer.
+        awaiting: delivered tickets whose result is awaited, by peer.
+        queue_bytes: bytes of the lines that are not delivered yet.
+        held: tickets that wait in the hive's log for room.
+        unknown_peers: tickets in the log for hives that are not configured.
+        oldest_pending_unix_ms: since when the oldest of the pending ones waits; None if none does.
+        circuits: state of the circuit to each peer.
+        counters: events since the process started, by name.
+    """
+
+    pending: Mapping[str, int]
+    awaiting: Mapping[str, int]
+    queue_bytes: int
+    held: int
+    unknown_peers: int
+    oldest_pending_unix_ms: int | None
+    circuits: Mapping[str, str]
+    counters: Mapping[str, int]
 
 
 class Relay:
@@ -117,34 +148,46 @@ class Relay:
         for peer in self.peers.values():
             peer.link.close()
 
+    def figures(self, operations: Iterable[Operation]) -> RelayFigures:
+        """The relay in numbers, as it stands now."""
+        now = self._monotonic()
+        mine = [op for op in operations if op.record.family == RELAY_FAMILY]
+        pending = [op for op in mine if op.record.key in self.book.pending_keys]
+        awaiting = [op for op in mine if op.frees_lane and op.record.state is State.EXECUTING]
+        none = dict.fromkeys(self.peers, 0)
+        return RelayFigures(
+            pending=none | Counter(op.spec.target_hive or "" for op in pending),
+            awaiting=none | Counter(op.spec.target_hive or "" for op in awaiting),
+            queue_bytes=self.book.depth[1],
+            held=len(self.book.held),
+            unknown_peers=sum(self.book.unknown_peers.values()),
+            oldest_pending_unix_ms=min((op.record.history[0].unix_ms for op in pending), default=None),
+            circuits={name: peer.breaker.circuit(now).value for name, peer in self.peers.items()},
+            counters=asdict(self.book.counters),
+        )
+
     def document(self, operations: Iterable[Operation]) -> dict[str, Any]:
         """How the relay stands, for `status`."""
-        now = self._monotonic()
-        pending, held_bytes = self.book.depth
-        mine = [op for op in operations if op.record.family == RELAY_FAMILY]
-        waiting = [op.record.history[0].unix_ms for op in mine if op.record.key in self.book.pending_keys]
-        awaiting = [op for op in mine if op.frees_lane and op.record.state is State.EXECUTING]
+        now, seen = self._monotonic(), self.figures(operations)
         return {
             "enabled": self.enabled,
-            "queue_depth": pending,
-            "queue_bytes": held_bytes,
+            "queue_depth": self.book.depth[0],
+            "queue_bytes": seen.queue_bytes,
             "queue_max_entries": self.bounds.queue_max_entries,
             "queue_max_bytes": self.bounds.queue_max_bytes,
-            "held_in_log": len(self.book.held),
-            "oldest_pending_unix_ms": min(waiting, default=None),
-            "awaiting_result": len(awaiting),
-            "unknown_peers": dict(sorted(self.book.unknown_peers.items())[:100]),
-            "counters": asdict(self.book.counters),
+            "held_in_log": seen.held,
+            "oldest_pending_unix_ms": seen.oldest_pending_unix_ms,
+            "awaiting_result": sum(seen.awaiting.values()),
+            "unknown_peers": dict(sorted(self.book.unknown_peers.items())[:MAX_SHOWN]),
+            "counters": dict(seen.counters),
             "peers": {
                 name: {
-                    "circuit": peer.breaker.circuit(now).value,
+                    "circuit": seen.circuits[name],
                     "failures": peer.breaker.failures,
                     "retry_in_ms": max(0, int((peer.breaker.not_before - now) * 1000)),
-                    "why": peer.breaker.why[:192],
-                    "pending": sum(
-                        op.record.key in self.book.pending_keys for op in mine if op.spec.target_hive == name
-                    ),
-                    "awaiting": sum(op.spec.target_hive == name for op in awaiting),
+                    "why": bounded_detail(peer.breaker.why) if peer.breaker.why else "",
+                    "pending": seen.pending[name],
+                    "awaiting": seen.awaiting[name],
                 }
                 for name, peer in sorted(self.peers.items())
             },
