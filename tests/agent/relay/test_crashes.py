@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +18,9 @@ from ticket_agent.hive.reference import Fault, FaultKind
 from ticket_agent.journal.view import read_journal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from agent_support import Bench
     from relay_support import Peers
 

@@ -186,7 +186,11 @@ def test_one_pair_for_two_hives_is_two_tickets_with_two_results(tmp_path: Path) 
             run_until(bench, lambda: len(bench.events("relay-delivered")) == 2)
             perform(other.hives["hive-b"], message="b")
             run_until(bench, lambda: len(bench.store.open_records()) == 1)
-            bench.passes(5)
+            server.kick()
+            run_until(bench, lambda: bench.namespace.session > 1)
+            for _ in range(5):
+                bench.hurry()
+                bench.passes(1)
             assert bench.store.records[journal_key(target="hive-c")].state is State.EXECUTING
             perform(other.hives["hive-c"], "failed", message="c")
             run_until(bench, lambda: not bench.store.open_records())

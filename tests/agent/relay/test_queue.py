@@ -114,7 +114,7 @@ def test_a_peer_that_was_taken_out_of_the_configuration_keeps_its_tickets(tmp_pa
         other.servers["hive-c"].faults.add(Fault(kind=FaultKind.ERR, verb="ECHO", prefix=SPEC))
         hive.echo(SPEC, ticket("t1", target="hive-c"))
         with relaying(server, tmp_path / "state", other.plan()) as bench:
-            run_until(bench, lambda: bench.store.open_records())
+            run_until(bench, bench.store.open_records)
         with relaying(server, tmp_path / "state", other.plan(names=("hive-b",))) as bench:
             bench.passes(3)
             assert "hive-c" in bench.waiting(journal_key("t1", "hive-c"))
@@ -142,7 +142,7 @@ def test_what_is_not_ours_to_relay_gets_no_record(
     tmp_path: Path, changes: dict[str, str], skipped: int
 ) -> None:
     with running_hive() as (hive, server), peers() as other:
-        hive.echo(SPEC, ticket("t1", **changes))  # type: ignore[arg-type]
+        hive.echo(SPEC, ticket("t1", **changes))
         with relaying(server, tmp_path / "state", other.plan()) as bench:
             bench.passes(2)
             assert bench.agent.relay.book.counters.not_relayed == skipped

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hive_support import SPEC, STATUS, new_hive
@@ -16,11 +16,16 @@ from ticket_agent.agent.relay.sighting import Arrival, Sighting, SightingIndex, 
 from ticket_agent.hive.reference import DEFAULT, STRICT_A, HiveProfile, ReferenceHive
 from ticket_agent.journal.outcome import Plan
 from ticket_agent.journal.record import own_plan
+from ticket_agent.protocol.chunks import decode_lines
 from ticket_agent.protocol.federation import relayed
-from ticket_agent.protocol.namespace import AppendAnswer
 from ticket_agent.protocol.paths import TicketPaths
 from ticket_agent.protocol.result import build_result
 from ticket_agent.protocol.spec import parse_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ticket_agent.protocol.namespace import AppendAnswer
 
 GOING = relayed(parse_spec(ticket().encode(), source="raw"), local_hive=LOCAL)
 SMALL = replace(DEFAULT, log_frames=4)
@@ -38,8 +43,6 @@ class Direct:
         return self.hive.ls(path)
 
     def read(self, path: str) -> list[str]:
-        from ticket_agent.protocol.chunks import decode_lines
-
         return decode_lines(self.hive.cat(path))
 
     def tail(self, path: str) -> list[str]:
@@ -152,12 +155,10 @@ def test_what_was_sent_is_never_proven_absent(
 ) -> None:
     """Whatever happens before and after: a line that the peer ever took is not sent again."""
     hive = new_hive(profile)
-    count = 0
     image, took = before_image(seen(hive)), False
     for step, name in enumerate([*first, "look", *then]):
-        count += 1
         if name == "other":
-            others(hive, 1, f"n{count}")
+            others(hive, 1, f"n{step}")
         elif name == "perform":
             perform(hive)
         elif name == "reboot":

@@ -47,8 +47,8 @@ def relay_families(seen: RelayFigures, now_unix_ms: int) -> Iterator[Metric]:
             waited_s,
         ),
     )
-    for name, text, value in numbers:
-        yield GaugeMetricFamily(f"ticket_agent_relay_{name}", text, value)
+    for name, text, number in numbers:
+        yield GaugeMetricFamily(f"ticket_agent_relay_{name}", text, number)
     events = CounterMetricFamily(
         "ticket_agent_relay_events", "What the relay did, since the process started.", labels=("event",)
     )
