@@ -25,8 +25,8 @@ class PeerSettings(_Settings):
     Attributes:
         name: the hive's name, as tickets have it in ``target_hive``.
         transport: ``rest`` for a gateway at ``url``, ``console`` for a TCP console at ``host`` and ``port``.
-        auth_token: token by reference (``env:NAME`` or ``file:/absolute/path``) or, for a lab, itself. It must
-            be given: another hive's must never be sent to a peer.
+        auth_token: token by reference (``env:NAME`` or ``file:/absolute/path``) or, for a lab, itself. It
+            must be given: another hive's must never be sent to a peer.
         ticket: capability ticket, by the same kind of reference.
         allow_placeholder_token: accept well-known lab tokens.
         mount: where the host tree sits in the peer's namespace.

@@ -205,12 +205,22 @@ class RelayBook:
             self._pairs[pair] = self._pairs.get(pair, 0) + 1
 
     def _again(self, text: str, spec: HostTicketSpec, known: Record) -> None:
-        if known.request == text.encode("utf-8"):
+        if self._same(text, spec, known):
             self.counters.deduplicated += 1
             return
         self.counters.conflicts += 1
         reason = "same id, key and hives with other content; not relayed"
         self._events.emit("warning", "idempotency-conflict", id=spec.id, reason=reason)
+
+    def _same(self, text: str, spec: HostTicketSpec, known: Record) -> bool:
+        """Whether a line asks for what is journaled; a taken-over record has it in another form."""
+        if known.request == text.encode("utf-8"):
+            return True
+        try:
+            before = relayed(spec_of(known), local_hive=self._local_hive)
+        except ProtocolError:
+            return False
+        return before.line == relayed(spec, local_hive=self._local_hive).line
 
     def _take(self, text: str, spec: HostTicketSpec, key: str, fresh: list[Record]) -> None:
         size = _line_size(spec, self._local_hive)
