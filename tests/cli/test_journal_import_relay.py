@@ -1,4 +1,4 @@
-"""The relay queue of the published agent, in both of its forms: what had gone is not sent, what waits is kept."""
+"""The relay queue of the published agent, in both of its forms: nothing that had gone is sent."""
 
 from __future__ import annotations
 

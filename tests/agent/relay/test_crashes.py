@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -159,8 +160,6 @@ def open_keys(state_dir: Path) -> list[str]:
 
 
 def wait_for(done: Callable[[], bool], patience_s: float = 30.0) -> None:
-    import time
-
     end = time.monotonic() + patience_s
     while not done():
         assert time.monotonic() < end

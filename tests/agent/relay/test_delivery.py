@@ -1,4 +1,4 @@
-"""Delivery when something goes wrong: what arrived is not sent again, what did not is, what is unknown is said."""
+"""Delivery when something goes wrong: what arrived is not sent again, what is unknown is said."""
 
 from __future__ import annotations
 

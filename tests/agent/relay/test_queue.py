@@ -172,44 +172,47 @@ class _Deadline(Collector):
 
 
 def test_a_dead_peer_delays_neither_another_one_nor_this_hive(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as mute, running_hive() as (hive, server):
-        with peers("hive-b", "hive-c") as other:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as mute,
+        running_hive() as (hive, server),
+        peers("hive-b", "hive-c") as other,
+    ):
 
-            def connect(name: str) -> Namespace:
-                if name == "hive-c":
-                    return other.connect(name)
-                # It takes the connection and never says anything.
-                port = mute.getsockname()[1]
-                return ConsoleNamespace(
-                    ConsoleConfig(port=port, token="t" * 8, use_lock=False, auth_s=1.0, command_s=1.0)
-                )
+        def connect(name: str) -> Namespace:
+            if name == "hive-c":
+                return other.connect(name)
+            # It takes the connection and never says anything.
+            port = mute.getsockname()[1]
+            return ConsoleNamespace(
+                ConsoleConfig(port=port, token="t" * 8, use_lock=False, auth_s=1.0, command_s=1.0)
+            )
 
-            for number in range(3):
-                hive.echo(SPEC, ticket(f"b{number}"))
-                hive.echo(SPEC, ticket(f"c{number}", target="hive-c"))
-            with relaying(server, tmp_path / "state", other.plan(connect=connect)) as bench:
-                longest = 0.0
-                while len(arrived(other.hives["hive-c"])) < 4:
-                    began = time.monotonic()
-                    bench.hurry()
-                    bench.passes(1)
-                    longest = max(longest, time.monotonic() - began)
-                # A pass waits for no peer: a tenth of the dead one's time-out is far more than one takes.
-                assert longest < 0.5
-                run_until(bench, lambda: bench.agent.relay.peers["hive-b"].breaker.failures >= 3)
-                told = bench.agent.relay.document(bench.agent.operations.values())
-                assert told["peers"]["hive-b"]["circuit"] in {"open", "half-open"}
-                assert told["peers"]["hive-c"]["circuit"] == "closed"
-                assert told["peers"]["hive-b"]["pending"] == 3
-                assert told["peers"]["hive-c"]["awaiting"] == 3
-                assert len(bench.events("relay-peer-unavailable")) <= 2
-                registry = CollectorRegistry()
-                registry.register(_Deadline(bench))
-                text = generate_latest(registry).decode()
-                assert 'ticket_agent_relay_pending{peer="hive-b"} 3.0' in text
-                assert 'ticket_agent_relay_awaiting_result{peer="hive-c"} 3.0' in text
-                assert 'ticket_agent_relay_circuit{peer="hive-c",state="closed"} 1.0' in text
-                assert 'ticket_agent_relay_events_total{event="queued"} 6.0' in text
+        for number in range(3):
+            hive.echo(SPEC, ticket(f"b{number}"))
+            hive.echo(SPEC, ticket(f"c{number}", target="hive-c"))
+        with relaying(server, tmp_path / "state", other.plan(connect=connect)) as bench:
+            longest = 0.0
+            while len(arrived(other.hives["hive-c"])) < 4:
+                began = time.monotonic()
+                bench.hurry()
+                bench.passes(1)
+                longest = max(longest, time.monotonic() - began)
+            # A pass waits for no peer: a tenth of the dead one's time-out is far more than one takes.
+            assert longest < 0.5
+            run_until(bench, lambda: bench.agent.relay.peers["hive-b"].breaker.failures >= 3)
+            told = bench.agent.relay.document(bench.agent.operations.values())
+            assert told["peers"]["hive-b"]["circuit"] in {"open", "half-open"}
+            assert told["peers"]["hive-c"]["circuit"] == "closed"
+            assert told["peers"]["hive-b"]["pending"] == 3
+            assert told["peers"]["hive-c"]["awaiting"] == 3
+            assert len(bench.events("relay-peer-unavailable")) <= 2
+            registry = CollectorRegistry()
+            registry.register(_Deadline(bench))
+            text = generate_latest(registry).decode()
+            assert 'ticket_agent_relay_pending{peer="hive-b"} 3.0' in text
+            assert 'ticket_agent_relay_awaiting_result{peer="hive-c"} 3.0' in text
+            assert 'ticket_agent_relay_circuit{peer="hive-c",state="closed"} 1.0' in text
+            assert 'ticket_agent_relay_events_total{event="queued"} 6.0' in text
 
 
 def test_a_peer_that_comes_back_gets_what_waited(tmp_path: Path) -> None:

@@ -119,6 +119,10 @@ class Peer:
             self.link.start(Look())
         return reply is not None
 
+    def under_way(self, now: float) -> bool:
+        """Whether a contact is being made, or would be made by the next pass."""
+        return self.link.busy or (self._wanted and self.breaker.allows(now))
+
     def pause_s(self, now: float) -> float | None:
         """Seconds until this peer needs the agent's thread again; None if it does not."""
         if self.link.busy:

@@ -109,8 +109,9 @@ class Relay:
 
     @property
     def busy(self) -> bool:
-        """Whether a contact is under way."""
-        return any(peer.link.busy for peer in self.peers.values())
+        """Whether a contact is under way, or begins with the next pass."""
+        now = self._monotonic()
+        return any(peer.under_way(now) for peer in self.peers.values())
 
     def tend(self, operations: Iterable[Operation]) -> list[Record]:
         """Take what the peers replied and what the queue has room for; returns new records.
