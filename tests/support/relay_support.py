@@ -91,7 +91,7 @@ class Peers:
         server = self.servers[name]
         return ConsoleNamespace(
             ConsoleConfig(
-                host=server.host, port=server.port, token=TOKEN, use_lock=False, connect_s=1, command_s=2
+                host=server.host, port=server.port, token=TOKEN, use_lock=False, connect_s=1, command_s=0.6
             ),
             sleep=lambda seconds: time.sleep(min(seconds, 0.02)),
         )

@@ -21,6 +21,9 @@ __all__ = ["peer_namespace", "relay_plan"]
 GATEWAY_SETTLE_S = 130.0
 """How long a gateway may hold an append whose answer was lost: its queue, its target, and a moment more."""
 
+GATEWAY_CACHE_S = 2.0
+"""How long a gateway may answer reads from its cache."""
+
 
 def relay_plan(config: AgentConfig) -> RelayPlan:
     """What `--relay` relays; settings with which nothing could be relayed end the command."""
@@ -60,7 +63,7 @@ def _link(peer: PeerSettings, timeout_ms: int) -> PeerLink:
     )
 
 
-def peer_namespace(peer: PeerSettings, *, timeout_s: float) -> Namespace:
+def peer_namespace(peer: PeerSettings, *, timeout_s: float, cache_s: float = GATEWAY_CACHE_S) -> Namespace:
     """The namespace of a peer; every step of a contact has the same deadline."""
     if peer.transport == "rest":
         from ticket_agent.hive.rest.client import RestNamespace  # noqa: PLC0415 - start-up time
@@ -76,7 +79,7 @@ def peer_namespace(peer: PeerSettings, *, timeout_s: float) -> Namespace:
                 ticket=peer.ticket,
                 allow_placeholder=peer.allow_placeholder_token,
                 data_s=timeout_s,
-                cache_s=2.0,
+                cache_s=cache_s,
             ),
             env=env,
         )

@@ -171,7 +171,7 @@ STEP = st.sampled_from(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.lists(STEP, max_size=14))
 def test_a_small_model(tmp_path_factory: pytest.TempPathFactory, steps: list[str]) -> None:
     """Whatever happens in whatever order: every ticket arrives once, and every result comes back once."""

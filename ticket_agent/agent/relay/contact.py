@@ -104,7 +104,7 @@ class PeerLink:
         self.max_line_bytes = max_line_bytes
         self._connect = connect
         self.paths = paths
-        self._gives_way = gives_way
+        self.gives_way = gives_way
         self._jobs: queue.SimpleQueue[Look | Send | None] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -143,7 +143,7 @@ class PeerLink:
         open_session = False
         while True:
             try:
-                job = self._jobs.get(timeout=LINGER_S if open_session and self._gives_way else None)
+                job = self._jobs.get(timeout=LINGER_S if open_session and self.gives_way else None)
             except queue.Empty:
                 job, open_session = None, False
                 if namespace is not None:
