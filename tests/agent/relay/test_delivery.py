@@ -26,8 +26,8 @@ INVALID = "ERR {verb} reason=policy detail=invalid-payload path={path} error=inv
 
 
 def sends(bench: Bench) -> int:
-    peer = bench.agent.relay.peers["hive-b"]
-    return peer.deliveries[journal_key()].attempts
+    found = bench.agent.relay.peers["hive-b"].deliveries.get(journal_key())
+    return found.attempts if found is not None else 0
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,7 @@ def sends(bench: Bench) -> int:
         (FaultKind.GARBAGE, None, 1),
         (FaultKind.SILENT, None, 1),
         (FaultKind.SWALLOW, None, 2),
+        (FaultKind.DELAY, None, 1),
         (FaultKind.ERR, BUSY, 2),
         (FaultKind.ERR, DENIED, 2),
         (FaultKind.ERR, FULL, 2),
@@ -117,6 +118,28 @@ def test_a_peer_that_restarts_with_a_ticket_leaves_its_outcome_unknown(tmp_path:
         assert record.result.outcome == "stale"
         assert "not repeated" in record.result.message
         assert len(other.taken["hive-b"]) == 1
+
+
+def test_a_peer_that_restarts_before_it_took_anything_gets_it_afterwards(tmp_path: Path) -> None:
+    """What it had shown before is gone, but the ticket certainly never left: nothing is uncertain."""
+    with running_hive() as (hive, server), peers() as other:
+        peer = other.hives["hive-b"]
+        busy = Fault(kind=FaultKind.ERR, verb="ECHO", prefix=SPEC, text=BUSY)
+        other.servers["hive-b"].faults.add(busy)
+        hive.echo(SPEC, ticket())
+        with relaying(server, tmp_path / "state", other.plan()) as bench:
+            run_until(bench, lambda: bench.store.records and sends(bench) >= 1)
+            peer.reboot()
+            other.servers["hive-b"].kick()
+            other.servers["hive-b"].faults.clear()
+            run_until(bench, lambda: bench.events("relay-delivered"))
+            looks = bench.agent.relay.peers["hive-b"].started_looks
+            run_until(bench, lambda: bench.agent.relay.peers["hive-b"].started_looks > looks + 1)
+            assert not bench.store.records[journal_key()].outcome_unknown
+            perform(peer)
+            run_until(bench, lambda: not bench.store.open_records())
+        assert len(other.taken["hive-b"]) == 1
+        assert len(hive.terminal_lines(KEY)) == 1
 
 
 def test_what_expires_before_any_contact_ends_without_one(tmp_path: Path) -> None:

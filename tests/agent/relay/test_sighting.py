@@ -76,6 +76,7 @@ def rebooted(hive: ReferenceHive) -> None:
     hive.reboot()
 
 
+NO_HIVES = {"source_hive": None, "target_hive": None, "relay_hop": None, "relay_correlation_id": None}
 NOTHING: tuple[Callable[[ReferenceHive], None], ...] = ()
 ONE_MORE = (lambda hive: others(hive, 1, "later"),)
 MANY_MORE = (lambda hive: others(hive, 9, "later"),)
@@ -131,7 +132,7 @@ def test_without_an_image_nothing_is_proven() -> None:
     ("changes", "counts"),
     [
         ({}, True),
-        ({"source_hive": None, "target_hive": None, "relay_hop": None, "relay_correlation_id": None}, True),
+        (NO_HIVES, False),
         ({"source_hive": "hive-z"}, False),
         ({"action": "systemd.stop"}, False),
         ({"idempotency_key": "another"}, False),
@@ -142,6 +143,17 @@ def test_which_results_are_of_the_ticket(changes: dict[str, str | None], counts:
     answer = replace(GOING.spec, **changes)  # type: ignore[arg-type]
     hive.echo(STATUS, build_result(answer, state="succeeded", message="x", max_line_bytes=2048).decode())
     assert (SightingIndex(seen(hive)).result_of(GOING.spec) is not None) is counts
+
+
+def test_a_result_that_had_no_room_for_the_hives_counts() -> None:
+    """The names are so long that every agent has to leave them out."""
+    hive = new_hive()
+    spec = parse_spec(ticket("t" * 45, key="k" * 45).encode(), source="raw")
+    going = relayed(spec, local_hive=LOCAL).spec
+    line = build_result(going, state="succeeded", message="x", max_line_bytes=2048).decode()
+    assert "hive-b" not in line
+    hive.echo(STATUS, line)
+    assert SightingIndex(seen(hive)).result_of(going) is not None
 
 
 @settings(max_examples=60, deadline=None)

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from ticket_agent.agent.relay.breaker import Breaker
 from ticket_agent.agent.relay.contact import Failed, Look, NotSent, Send, Sent
-from ticket_agent.agent.relay.sighting import Sighting, SightingIndex
+from ticket_agent.agent.relay.sighting import Sighting, SightingIndex, before_image
 from ticket_agent.protocol.namespace import Acked, Refusal, Refused, Unknown
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.relay.contact import PeerLink, Reply
+    from ticket_agent.journal.outcome import JsonValue
 
 __all__ = ["Delivery", "Peer", "Stage"]
 
@@ -45,6 +48,8 @@ class Delivery:
         refusal: the peer's definite refusal, if that is why it is free.
         why: in words.
         attempts: how often it was handed over for sending.
+        before: what the peer showed when it was handed over last, or when it was found there; a restart of
+            the peer shows in comparison with that.
     """
 
     stage: Stage = Stage.UNKNOWN
@@ -53,6 +58,7 @@ class Delivery:
     refusal: Refusal | None = None
     why: str = "the agent ended while it was being sent"
     attempts: int = 0
+    before: Mapping[str, JsonValue] | None = None
 
 
 class Peer:
@@ -94,6 +100,7 @@ class Peer:
             raise RuntimeError(f"{self.name} was not looked at")
         delivery = self.delivery(key, now)
         delivery.stage, delivery.attempts = Stage.SENDING, delivery.attempts + 1
+        delivery.before = before_image(self.index.sighting)
         self.link.start(Send(key=key, line=line, session=self.index.sighting.session))
 
     def ready(self, now: float) -> bool:

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from ticket_agent.protocol.errors import ProtocolError
-from ticket_agent.protocol.result import parse_result
+from ticket_agent.protocol.result import V1_MAX_LINE_BYTES, build_result, parse_result
 from ticket_agent.protocol.spec import parse_spec
 
 if TYPE_CHECKING:
@@ -123,12 +123,20 @@ class SightingIndex:
         )
 
     def _answers(self, going: HostTicketSpec) -> list[HostTicketResult]:
-        """Results of the ticket; one that had no room for the hives' names counts as its own."""
+        """Results of the ticket.
+
+        One without the hives' names is its own only if there was no room for them; else it answers another
+        ticket of the same id and key.
+        """
         hives = (going.source_hive, going.target_hive)
         return [
             result
             for result in self._results.get(going.key, ())
-            if result.echoes(going) and (result.source_hive, result.target_hive) in (hives, (None, None))
+            if result.echoes(going)
+            and (
+                (result.source_hive, result.target_hive) == hives
+                or (result.source_hive is None and not _names_hives(going, result.state))
+            )
         ]
 
     def arrival(self, going: HostTicketSpec, before: Mapping[str, JsonValue]) -> tuple[Arrival, str]:
@@ -151,6 +159,15 @@ class SightingIndex:
         """Whether the peer certainly is in another life than before."""
         images = {name: image for name in _LOGS if isinstance(image := before.get(name), dict)}
         return any(_same_life(image, self.sighting.logs[name]) is False for name, image in images.items())
+
+
+def _names_hives(going: HostTicketSpec, state: str) -> bool:
+    """Whether the shortest result of a ticket that has room for its hives fits the line of a result."""
+    try:
+        line = build_result(going, state=state, message=None, max_line_bytes=V1_MAX_LINE_BYTES)
+    except ProtocolError:
+        return False
+    return parse_result(line).source_hive is not None
 
 
 def _same_life(image: Mapping[str, JsonValue], log: Log) -> bool | None:

@@ -186,11 +186,13 @@ class RelayStepper(Stepper):
 
     def _awaited(self, op: Operation, peer: Peer, going: Relayed, delivery: Delivery, now: float) -> Outcome:
         self._arrived(op, peer, now, delivery.why)
-        index, plan = peer.index, op.record.plan
-        if index is not None and plan is not None and index.sighting.number > delivery.looks:
-            restarted = index.restarted(plan.before)
-            if restarted and not index.shows(going.spec):
-                return Unknown(f"{peer.name} took it and restarted since; its result may be lost")
+        index, before = peer.index, delivery.before
+        if index is None or before is None or index.sighting.number <= delivery.looks:
+            lost = False
+        else:
+            lost = index.restarted(before) and not index.shows(going.spec)
+        if lost:
+            return Unknown(f"{peer.name} took it and restarted since; its result may be lost")
         return Underway(f"delivered to {peer.name}; its result is awaited", poll_s=AWAIT_S)
 
     def _again(self, op: Operation, peer: Peer, going: Relayed, delivery: Delivery, now: float) -> Outcome:
@@ -251,6 +253,8 @@ class RelayStepper(Stepper):
             self._book.counters.delivered += 1
             self._events.emit("info", "relay-delivered", key=op.record.key, peer=peer.name, detail=why)
         delivery.stage, delivery.why = Stage.ARRIVED, why
+        if delivery.before is None and peer.index is not None:
+            delivery.before = before_image(peer.index.sighting)
         self._free_lane(op)
         peer.await_results()
 
