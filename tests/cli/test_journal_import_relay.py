@@ -96,6 +96,26 @@ def test_a_host_switches_in_the_middle_of_relaying(
         assert {json.loads(line)["id"] for line in hive.cat(STATUS)} == expected
 
 
+@pytest.mark.parametrize("relays_at_once", [True, False], ids=["at once", "only later"])
+def test_what_the_former_agent_had_passed_is_not_relayed_again(
+    tmp_path: Path, operator: Operator, relays_at_once: bool
+) -> None:
+    """Its queue forgets what was delivered long ago; the hive may still show it."""
+    source = former(tmp_path / "former", "first form")
+    (source / "cursor.json").write_text('{"raw_next_spec_index":1,"snapshot_next_spec_index":0}')
+    assert operator.run("journal", "import", "--from", source).code == Exit.OK
+    with running_hive() as (hive, server), peers() as other:
+        hive.echo(SPEC, ticket("forgotten"))
+        hive.echo(SPEC, ticket("new"))
+        with relaying(server, operator.state, other.plan() if relays_at_once else None) as bench:
+            bench.passes(2)
+            (event,) = bench.events("relay-passed")
+            assert event["id"] == "forgotten"
+        with relaying(server, operator.state, other.plan()) as bench:
+            run_until(bench, lambda: any(spec.id == "new" for spec in arrived(other.hives["hive-b"])))
+        assert [json.loads(line)["id"] for line in other.taken["hive-b"]] == ["new"]
+
+
 def test_a_taken_over_line_is_the_line_we_would_send() -> None:
     for document in FORMS.values():
         for entry, read in zip(

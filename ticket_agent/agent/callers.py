@@ -102,6 +102,8 @@ class CallerIntake:
             return None
         if spec.target_hive is not None and spec.target_hive != self._local_hive:
             self.counters.other_hive += 1
+            if passed is not None and text in passed:
+                return self._passed_on(text, spec)
             return self._relay.offer(text, spec, fresh)
         try:
             return self._take_ticket(text, spec, fresh, passed)
@@ -109,6 +111,25 @@ class CallerIntake:
             self._events.once("error", "quarantined", base_key(spec), str(error))
             self._blocked.learn([spec], family=V1_FAMILY, epoch=self._epoch)
             return None
+
+    def _passed_on(self, text: str, spec: HostTicketSpec) -> str | None:
+        """A ticket for another hive that the former agent had passed: whether it had relayed it is not known.
+
+        What its relay queue held is in the journal already; any other one is never relayed from here.
+        """
+        place = self._relay.place_of(spec)
+        if place is None or place.key in self._store.records:
+            return place.key if place is not None else None
+        self._former.enter_passed(
+            spec,
+            key=place.key,
+            sequence=place.sequence,
+            request=text.encode("utf-8"),
+            place=(place.family, place.epoch),
+        )
+        reason = "the former agent had passed it; whether it was relayed is not known, so it is not relayed"
+        self._events.emit("warning", "relay-passed", id=spec.id, target_hive=spec.target_hive, reason=reason)
+        return place.key
 
     def _take_ticket(
         self, text: str, spec: HostTicketSpec, fresh: list[Record], passed: frozenset[str] | None

@@ -178,17 +178,7 @@ class Agent:
             former=Predecessor(store, self.streams, self._paths, max_line_bytes=config.max_line_bytes),
             relay=self.relay.book,
         )
-        parts: dict[str, Any] = {
-            "store": store,
-            "namespace": namespace,
-            "feed": self._feed,
-            "streams": self.streams,
-            "events": events,
-            "config": self._step_config(),
-            "clock": clock,
-            "monotonic": monotonic,
-            "current_epoch": lambda: self.intake.epoch,
-        }
+        parts = self._stepper_parts()
         self._stepper, self._relay_stepper = Stepper(**parts), self.relay.stepper(**parts)
         self.operations: dict[str, Operation] = {}
         self.unparsable: dict[str, str] = {}
@@ -204,6 +194,19 @@ class Agent:
         self._outage_s = 0.2
         for record in store.open_records():
             self._carry(record)
+
+    def _stepper_parts(self) -> dict[str, Any]:
+        return {
+            "store": self._store,
+            "namespace": self._namespace,
+            "feed": self._feed,
+            "streams": self.streams,
+            "events": self._events,
+            "config": self._step_config(),
+            "clock": self._clock,
+            "monotonic": self._monotonic,
+            "current_epoch": lambda: self.intake.epoch,
+        }
 
     def _step_config(self) -> StepConfig:
         return StepConfig(

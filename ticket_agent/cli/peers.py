@@ -21,6 +21,10 @@ __all__ = ["peer_namespace", "relay_plan"]
 GATEWAY_SETTLE_S = 130.0
 """How long a gateway may hold an append whose answer was lost: its queue, its target, and a moment more."""
 
+GATEWAY_LOOK_S = 1.0
+CONSOLE_LOOK_S = 5.0
+"""A console has one client, and between two looks it should be the peer's own agent."""
+
 GATEWAY_CACHE_S = 2.0
 """How long a gateway may answer reads from its cache."""
 
@@ -60,6 +64,7 @@ def _link(peer: PeerSettings, timeout_ms: int) -> PeerLink:
         gives_way=peer.transport == "console",
         settle_s=GATEWAY_SETTLE_S if peer.transport == "rest" else 0.0,
         max_line_bytes=peer.max_line_bytes,
+        look_s=CONSOLE_LOOK_S if peer.transport == "console" else GATEWAY_LOOK_S,
     )
 
 

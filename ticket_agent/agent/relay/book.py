@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ticket_agent.journal.store import JournalStore
     from ticket_agent.protocol.spec import HostTicketSpec
 
-__all__ = ["RELAY_EPOCH", "RelayBook", "RelayBounds", "RelayCounters"]
+__all__ = ["RELAY_EPOCH", "RelayBook", "RelayBounds", "RelayCounters", "RelayPlace"]
 
 RELAY_EPOCH = 1
 """Records of the relay are of no life of the hive; they all carry this number."""
@@ -41,6 +41,16 @@ class RelayBounds:
     queue_max_bytes: int = 32_768
     wal_max_entries: int = 1_024
     wal_max_bytes: int = 524_288
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayPlace:
+    """Name and number of a record of the relay."""
+
+    key: str
+    sequence: int
+    family: str = RELAY_FAMILY
+    epoch: int = RELAY_EPOCH
 
 
 @dataclass(slots=True)
@@ -152,9 +162,14 @@ class RelayBook:
         self._pending.remove(key)
         self._open.remove(key)
 
-    def is_for_others(self, spec: HostTicketSpec) -> bool:
-        """Whether a request is none for this hive."""
-        return spec.target_hive is not None and spec.target_hive != self._local_hive
+    def place_of(self, spec: HostTicketSpec) -> RelayPlace | None:
+        """Where a ticket for another hive would stand next; None if it never is this hive's to relay."""
+        if judge(spec, local_hive=self._local_hive, actions=(spec.action,)) is not None:
+            return None
+        return RelayPlace(
+            key=relay_key(spec, self._local_hive),
+            sequence=self._store.highest_sequence(RELAY_FAMILY, RELAY_EPOCH) + 1,
+        )
 
     def offer(self, text: str, spec: HostTicketSpec, fresh: list[Record]) -> str | None:
         """Look at a line for another hive; returns the key of its record if it has one."""

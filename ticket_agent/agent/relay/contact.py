@@ -87,6 +87,8 @@ class PeerLink:
         settle_s: seconds after a lost answer during which the line may still be applied, by a gateway that
             holds it in its queue; 0 where a new session proves that the old one is over.
         max_line_bytes: longest line that the peer takes.
+        look_s: longest pause, in seconds, between two looks while a result is awaited. A console is somebody
+            else's while we do not look; a gateway bears more.
     """
 
     def __init__(
@@ -98,10 +100,12 @@ class PeerLink:
         gives_way: bool = True,
         settle_s: float = 0.0,
         max_line_bytes: int = 2048,
+        look_s: float = 1.0,
     ) -> None:
         self.name = name
         self.settle_s = settle_s
         self.max_line_bytes = max_line_bytes
+        self.look_s = look_s
         self._connect = connect
         self.paths = paths
         self.gives_way = gives_way

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Delivery", "Peer", "Stage"]
 
 FAST_LOOK_S = 0.1
-SLOW_LOOK_S = 1.0
-"""Shortest and longest pause between two looks while results are awaited; a peer's logs are small rings."""
+"""Shortest pause, in seconds, between two looks while results are awaited; a peer's logs are small rings."""
 
 
 class Stage(Enum):
@@ -174,7 +173,7 @@ class Peer:
             self._events.emit("info", "relay-peer-answers", peer=self.name)
         self.breaker = self.breaker.worked()
         changed = self._before is None or self._before.logs != sighting.logs
-        self._pace_s = FAST_LOOK_S if changed else min(self._pace_s * 1.5, SLOW_LOOK_S)
+        self._pace_s = FAST_LOOK_S if changed else min(self._pace_s * 1.5, self.link.look_s)
         self._look_due = now + self._pace_s
         self._tell_missed(sighting)
         self._before = sighting
