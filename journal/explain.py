@@ -114,6 +114,7 @@ def explain(
     *,
     known: Mapping[FactName, Known],
     outcome: Outcome | None = None,
+    effects: Mapping[Decision, str] | None = None,
 ) -> Explanation:
     """Return the decision for a record and its reasons.
 
@@ -122,13 +123,14 @@ def explain(
         facts: what the decision rests on.
         known: how each fact came to be known.
         outcome: what ``observe`` answered, when it was asked.
+        effects: other words for what the agent then does, where this kind of operation needs them.
     """
     decision = decide(record, facts)
     return Explanation(
         decision=decision,
         state=record.state,
         reason=_reason(record, facts),
-        effect=_effect(decision, facts, outcome),
+        effect=_effect(decision, facts, outcome, _EFFECT | dict(effects or {})),
         facts={name: (_in_words(name, facts), known[name]) for name in FactName},
         outcome=None if outcome is None else f"{type(outcome).__name__}: {outcome.detail}",
         otherwise=tuple(dict.fromkeys(_otherwise(record, facts, decision))),
@@ -165,13 +167,15 @@ def _reason(record: Record, facts: Facts) -> str:
     return "the staged result is not visible yet"
 
 
-def _effect(decision: Decision, facts: Facts, outcome: Outcome | None) -> str:
+def _effect(
+    decision: Decision, facts: Facts, outcome: Outcome | None, effects: Mapping[Decision, str]
+) -> str:
     if decision is not Decision.OBSERVE:
-        return _EFFECT[decision]
+        return effects[decision]
     if isinstance(outcome, Underway):
         return f"let it go on, as it is known to do, and look again every {outcome.poll_s:g} s"
     if outcome is None:
-        return f"{_EFFECT[decision]}; {_without_knowledge(facts)}"
+        return f"{effects[decision]}; {_without_knowledge(facts)}"
     result = settle_observation(outcome, facts)
     if result is None:
         return "keep it executing and uncertain, and observe again later"

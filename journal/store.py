@@ -306,6 +306,18 @@ class JournalStore:
         self._writer.require_free()
         return self._commit(replace(before, state=state, uncertain=note), before=before, outcome=False)
 
+    def note_known(self, key: str) -> Record:
+        """Take the note of uncertainty back: where the effect stands is known again, its end is awaited.
+
+        Raises:
+            StorageFullError: the disk is full; the note stays.
+        """
+        before, state, _ = self._step(key, Event.NOTE)
+        if before.uncertain is None:
+            return before
+        self._writer.require_free()
+        return self._commit(replace(before, state=state, uncertain=None), before=before, outcome=False)
+
     def settle(self, key: str, result: ProviderResult, staged: StagedResult) -> Record:
         """Journal how the dispatched effect ended, and the exact line to publish."""
         return self._persist(key, Event.SETTLE, result, staged)

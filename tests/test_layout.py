@@ -25,9 +25,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "gpu": frozenset({"protocol", "journal"}),
     "peft": frozenset({"protocol", "journal"}),
     "exits": frozenset(),
-    "config": frozenset(),
+    "config": frozenset({"config_relay"}),
+    "config_relay": frozenset(),
     "agent": frozenset({"protocol", "journal", "gpu", "peft", "config", "exits"}),
-    "cli": frozenset({"protocol", "journal", "gpu", "peft", "agent", "hive", "config", "exits"}),
+    "cli": frozenset(
+        {"protocol", "journal", "gpu", "peft", "agent", "hive", "config", "config_relay", "exits"}
+    ),
 }
 """Which part of the package may use which other ones; everybody may use the package's version."""
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from ticket_agent.config_relay import RelaySettings, relay_of_manifest
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -118,6 +120,8 @@ class RestSettings(_Settings):
             message = "needs a url; without one the hive's console is used"
             raise ValueError(message)
         return self
+
+
 class MountSettings(_Settings):
     """A hive that is mounted as a directory of this host, in place of the console.
 
@@ -282,6 +286,14 @@ class AgentConfig(_Settings):
     peft: PeftSettings = PeftSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
+    relay: RelaySettings = RelaySettings()
+
+    @model_validator(mode="after")
+    def _no_peer_is_this_hive(self) -> AgentConfig:
+        if any(peer.name == self.local_hive for peer in self.relay.peers):
+            message = f"relay: a peer has this hive's own name, {self.local_hive}"
+            raise ValueError(message)
+        return self
 
     @field_validator("mount")
     @classmethod
@@ -323,7 +335,7 @@ def load_config(path: Path | None, overrides: dict[str, Any]) -> AgentConfig:
 
 def _require_one_transport(document: dict[str, Any], source: str) -> None:
     named = [name for name in _TRANSPORTS if name in document]
-    if len(named) > 1:
+    if "mount_dir" in named and len(named) > 1:
         raise ConfigError(
             f"{source}: {' and '.join(f'`{name}`' for name in named)} are both named; "
             "an agent has one way to its hive, name one"
@@ -359,6 +371,7 @@ def apply_manifest(config: AgentConfig, path: Path) -> AgentConfig:
     ):
         if name in table and key not in config.model_fields_set:
             changes[key] = table[name]
+    changes["relay"] = relay_of_manifest(config.relay, federation)
     if "action_allowlist" in tickets:
         changes["action_allowlist"] = _allowed(config, tickets["action_allowlist"], path)
     merged = {name: getattr(config, name) for name in AgentConfig.model_fields} | changes
@@ -444,7 +457,10 @@ def _in_words(problem: ErrorDetails) -> str:
 def _keys_beside(loc: tuple[int | str, ...]) -> list[str]:
     table: type[BaseModel] = AgentConfig
     for part in loc[:-1]:
-        annotation = table.model_fields[str(part)].annotation
+        if isinstance(part, int):
+            continue
+        # Of an optional table or a list of tables, what each of them is.
+        annotation = table.model_fields[part].annotation
         for kind in get_args(annotation) or (annotation,):
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 table = kind

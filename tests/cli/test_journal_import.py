@@ -266,7 +266,8 @@ def test_what_is_left_out_is_said(tmp_path: Path, operator: Operator) -> None:
     source = left_behind(tmp_path / "former")
     (source / "agent.lock").unlink()
     (source / "cursor.json").unlink()
-    (source / "relay-wal.json").write_text("{}")
+    (pending,) = [one for one in load("former_relay.json") if one["name"] == "first form"]
+    (source / "relay-wal.json").write_text(json.dumps(pending["document"]))
     notes = [line for line in take(operator, source).out.splitlines() if line.startswith("note")]
     assert len(notes) == 3
     assert [

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ticket_agent.agent.metrics import Meter
+    from ticket_agent.agent.relay.relay import RelayPlan
     from ticket_agent.journal.fs import Fs
     from ticket_agent.journal.values import Record
     from ticket_agent.peft.settings import PeftRoots
@@ -111,6 +112,7 @@ def agent_on(
     serves: bool = True,
     meter: Meter | None = None,
     roots: PeftRoots | None = None,
+    relay: RelayPlan | None = None,
 ) -> Iterator[Bench]:
     """An agent in this process over a real console or gateway; closing it is a clean stop for the journal.
 
@@ -157,9 +159,15 @@ def agent_on(
                 clock=clock,
                 monotonic=time.monotonic,
                 serves=serves,
+                relay=relay,
             )
             agents.append(agent)
-            yield Bench(agent=agent, store=store, namespace=namespace, log=log, clock=clock, config=config)
+            try:
+                yield Bench(
+                    agent=agent, store=store, namespace=namespace, log=log, clock=clock, config=config
+                )
+            finally:
+                agent.relay.close()
 
 
 def _namespace_on(server: ConsoleServer | GatewayServer) -> ConsoleNamespace:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ticket_agent.agent.blocked import BlockedAdmissions
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.predecessor import Predecessor
+    from ticket_agent.agent.relay.book import RelayBook
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
     from ticket_agent.protocol.spec import HostTicketSpec
@@ -46,6 +47,7 @@ class CallerIntake:
         max_line_bytes: int,
         blocked: BlockedAdmissions,
         former: Predecessor,
+        relay: RelayBook,
     ) -> None:
         self._store = store
         self._events = events
@@ -53,6 +55,7 @@ class CallerIntake:
         self._max_line_bytes = max_line_bytes
         self._blocked = blocked
         self._former = former
+        self._relay = relay
         self._epoch = 1
         self._lines: dict[str, str | None] = {}
         self.newest: str | None = None
@@ -79,6 +82,7 @@ class CallerIntake:
         for text in lines:
             if text not in self._lines:
                 self._lines[text] = self._take_line(text, fresh, passed)
+        self._relay.show(lines)
         if unmet:
             self._former.callers_met()
 
@@ -100,14 +104,34 @@ class CallerIntake:
             return None
         if spec.target_hive is not None and spec.target_hive != self._local_hive:
             self.counters.other_hive += 1
-            self._events.emit("info", "other-hive-skipped", id=spec.id, target_hive=spec.target_hive)
-            return None
+            if passed is not None and text in passed:
+                return self._passed_on(text, spec)
+            return self._relay.offer(text, spec, fresh)
         try:
             return self._take_ticket(text, spec, fresh, passed)
         except QuarantinedRecordError as error:
             self._events.once("error", "quarantined", base_key(spec), str(error))
             self._blocked.learn([spec], family=V1_FAMILY, epoch=self._epoch)
             return None
+
+    def _passed_on(self, text: str, spec: HostTicketSpec) -> str | None:
+        """A ticket for another hive that the former agent had passed: whether it had relayed it is not known.
+
+        What its relay queue held is in the journal already; any other one is never relayed from here.
+        """
+        place = self._relay.place_of(spec)
+        if place is None or place.key in self._store.records:
+            return place.key if place is not None else None
+        self._former.enter_passed(
+            spec,
+            key=place.key,
+            sequence=place.sequence,
+            request=text.encode("utf-8"),
+            place=(place.family, place.epoch),
+        )
+        reason = "the former agent had passed it; whether it was relayed is not known, so it is not relayed"
+        self._events.emit("warning", "relay-passed", id=spec.id, target_hive=spec.target_hive, reason=reason)
+        return place.key
 
     def _take_ticket(
         self, text: str, spec: HostTicketSpec, fresh: list[Record], passed: frozenset[str] | None

@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from ticket_agent import __version__
 from ticket_agent.agent.metrics import BUCKETS_S
+from ticket_agent.agent.relay.exposition import relay_families
 from ticket_agent.protocol.lifecycle import LifecycleState
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class SnapshotCollector(Collector):
         yield from _hive(seen)
         yield from _lifecycle(seen)
         yield from _pace(seen)
+        if seen.relay is not None:
+            yield from relay_families(seen.relay, self._clock())
 
 
 def _tickets(seen: Snapshot) -> Iterator[Metric]:

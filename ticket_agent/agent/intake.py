@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ticket_agent.agent.events import EventLog
     from ticket_agent.agent.feed import Look
     from ticket_agent.agent.predecessor import Predecessor
+    from ticket_agent.agent.relay.book import RelayBook
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
     from ticket_agent.protocol.retention import Retention
@@ -88,6 +89,7 @@ class Intake:
         refetch: Refetch,
         acknowledgements: Callable[[], tuple[Acknowledgement, ...]],
         former: Predecessor,
+        relay: RelayBook,
         takes: bool = True,
     ) -> None:
         """Bind to a store.
@@ -101,6 +103,7 @@ class Intake:
             refetch: asks root for one admission.
             acknowledgements: what operators gave up.
             former: what a former agent left, if its state was taken over.
+            relay: takes what is for other hives.
             takes: False to judge the hive's epoch by each look and to take nothing from it.
         """
         self._store = store
@@ -120,6 +123,7 @@ class Intake:
             max_line_bytes=max_line_bytes,
             blocked=self.blocked,
             former=former,
+            relay=relay,
         )
         self.incomplete = False
         """The last look was not taken over as a whole (disk full, a read failed); it must come again."""

@@ -40,7 +40,7 @@ class Lanes:
 
     def leave_behind(self, op: Operation) -> None:
         """Note how an operation was left: undecided, it holds its lane for those behind it."""
-        if op.record.state in UNDECIDED:
+        if op.record.state in UNDECIDED and not op.frees_lane:
             self._held.add(op.lane)
 
     def _unreadable_before(self, op: Operation) -> str | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ticket_agent.agent.authority import prove_authority
 from ticket_agent.agent.cadence import LogPace, Pace
 from ticket_agent.agent.feed import CALLERS_PERIOD_S, Feed
 from ticket_agent.agent.gate import LifecycleGate
 from ticket_agent.agent.intake import Intake
-from ticket_agent.agent.keys import V2_FAMILY
+from ticket_agent.agent.keys import RELAY_FAMILY, V2_FAMILY
 from ticket_agent.agent.lanes import Lanes, lapsed
 from ticket_agent.agent.operation import (
     UNPUBLISHED,
@@ -20,6 +20,7 @@ from ticket_agent.agent.operation import (
     spec_of,
 )
 from ticket_agent.agent.predecessor import Predecessor
+from ticket_agent.agent.relay.relay import Relay
 from ticket_agent.agent.steps import Moved, StepConfig, Stepper
 from ticket_agent.agent.streams import ResultStreams
 from ticket_agent.journal.errors import (
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from ticket_agent.agent.feed import Look
     from ticket_agent.agent.notify import ServiceNotifier
     from ticket_agent.agent.providers import ProviderTable
+    from ticket_agent.agent.relay.relay import RelayPlan
     from ticket_agent.config import AgentConfig
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
@@ -136,6 +138,7 @@ class Agent:
         serves: False for a replay, which brings what is journaled as far as it goes without beginning
             anything: it judges the hive's epoch, observes and publishes, but takes no admission, dispatches
             nothing and moves nothing to the archive.
+        relay: what is relayed to other hives; None relays nothing.
     """
 
     def __init__(
@@ -149,6 +152,7 @@ class Agent:
         clock: Callable[[], int],
         monotonic: Callable[[], float],
         serves: bool = True,
+        relay: RelayPlan | None = None,
     ) -> None:
         self._config = config
         self._serves = serves
@@ -165,6 +169,9 @@ class Agent:
         self._log_pace = LogPace()
         self.pace = Pace()
         """How the looks stand against the logs that they look at."""
+        self.relay = Relay(
+            relay, store=store, events=events, local_hive=config.local_hive, monotonic=monotonic
+        )
         self.intake = Intake(
             store,
             events,
@@ -175,8 +182,10 @@ class Agent:
             acknowledgements=lambda: read_acknowledgements(config.state_dir),
             takes=serves,
             former=Predecessor(store, self.streams, self._paths, max_line_bytes=config.max_line_bytes),
+            relay=self.relay.book,
         )
-        self._stepper = self._new_stepper()
+        parts = self._stepper_parts()
+        self._stepper, self._relay_stepper = Stepper(**parts), self.relay.stepper(**parts)
         self.operations: dict[str, Operation] = {}
         self.unparsable: dict[str, str] = {}
         """Open records whose request this version cannot parse; they are left alone and reported."""
@@ -192,19 +201,19 @@ class Agent:
         for record in store.open_records():
             self._carry(record)
 
-    def _new_stepper(self) -> Stepper:
-        return Stepper(
-            store=self._store,
-            namespace=self._namespace,
-            feed=self._feed,
-            streams=self.streams,
-            gate=self.gate,
-            events=self._events,
-            config=self._step_config(),
-            clock=self._clock,
-            monotonic=self._monotonic,
-            current_epoch=lambda: self.intake.epoch,
-        )
+    def _stepper_parts(self) -> dict[str, Any]:
+        return {
+            "store": self._store,
+            "namespace": self._namespace,
+            "feed": self._feed,
+            "streams": self.streams,
+            "gate": self.gate,
+            "events": self._events,
+            "config": self._step_config(),
+            "clock": self._clock,
+            "monotonic": self._monotonic,
+            "current_epoch": lambda: self.intake.epoch,
+        }
 
     def _step_config(self) -> StepConfig:
         return StepConfig(
@@ -245,6 +254,9 @@ class Agent:
                 self._carry(record)
                 self._tell_admitted(record)
                 summary.admitted += 1
+        for record in self.relay.tend(self.operations.values()):
+            self._carry(record)
+            summary.admitted += 1
         self._drive(summary, stop)
         if self._serves:
             self._maintain(summary)
@@ -322,7 +334,7 @@ class Agent:
             self.unparsable[record.key] = str(error)
             self._events.emit("error", "unparsable-request", key=record.key, reason=str(error))
             return
-        self.operations[record.key] = open_operation(record, spec, self._providers.provider_for(spec))
+        self.operations[record.key] = open_operation(record, spec, self._providers.provider_of(record, spec))
 
     def _tell_admitted(self, record: Record) -> None:
         op = self.operations.get(record.key)
@@ -360,9 +372,10 @@ class Agent:
 
     def _steps(self, op: Operation, stop: threading.Event) -> Iterator[Moved]:
         """Step until it waits or ends; what one operation reads cannot stop the others."""
+        relayed = op.record.family == RELAY_FAMILY
         while not stop.is_set():
             try:
-                moved = self._stepper.step(op)
+                moved = (self._relay_stepper if relayed else self._stepper).step(op)
             except _WAITED_FOR as error:
                 op.wait(str(error), now=self._monotonic(), longest_s=1.0)
                 self._events.once("warning", "waiting", op.record.key, str(error), key=op.record.key)
@@ -373,6 +386,7 @@ class Agent:
 
     def _end(self, op: Operation, summary: PassSummary) -> None:
         del self.operations[op.record.key]
+        self.relay.ended(op)
         summary.ended += 1
         self.totals.ended += 1
         self._ended_since_save += 1
@@ -475,4 +489,7 @@ class Agent:
         due = [op.retry_at - now for op in self.operations.values() if op.retry_at > now]
         if self.pace.longest_pause_s is not None:
             due.append(self.pace.longest_pause_s)
+        relay_s = self.relay.pause_s()
+        if relay_s is not None:
+            due.append(max(relay_s, poll.fast_ms / 1000))
         return max(min([self._idle_s, *due]), 0.001)

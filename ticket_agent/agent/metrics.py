@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.agent.cadence import Pace
     from ticket_agent.agent.loop import Agent
+    from ticket_agent.agent.relay.relay import RelayFigures
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
 
@@ -75,6 +76,7 @@ class Snapshot:
         lifecycle: what the hive said last about its lifecycle; None if it does not say.
         takes_results: whether the hive takes results, as far as known.
         pace: how the looks stand against the request logs.
+        relay: how the relay stands; None if this agent relays nothing.
     """
 
     unix_ms: int
@@ -96,6 +98,7 @@ class Snapshot:
     lifecycle: str | None
     takes_results: bool
     pace: Pace
+    relay: RelayFigures | None = None
 
 
 class Meter:
@@ -164,6 +167,7 @@ class Meter:
             lifecycle=agent.gate.state.value if agent.gate.state is not None else None,
             takes_results=agent.gate.open,
             pace=agent.pace,
+            relay=agent.relay.figures(agent.operations.values()) if agent.relay.enabled else None,
         )
 
     def _open_operations(self, records: tuple[Record, ...]) -> dict[tuple[str, str], int]:

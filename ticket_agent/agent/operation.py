@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ticket_agent.agent.keys import V1_FAMILY
+from ticket_agent.agent.keys import V2_FAMILY
 from ticket_agent.journal.recovery import Admission
 from ticket_agent.journal.transitions import State
 from ticket_agent.protocol.spec import parse_spec
@@ -43,6 +43,7 @@ class Operation:
             version 1.
         admission: whether root still knows the admission.
         forgotten_why: the evidence for that, once it is :attr:`Admission.FORGOTTEN`.
+        frees_lane: undecided though it is, it holds nobody up: it was relayed, and its result is awaited.
         audited: intermediate states whose lines are known to be visible.
         may_dispatch: False while its lane is held, by an undecided operation or an unreadable record.
         may_publish: False while an earlier result of its group is not published yet.
@@ -62,6 +63,7 @@ class Operation:
     may_dispatch: bool = True
     may_publish: bool = True
     followed: bool = False
+    frees_lane: bool = False
     waiting: str = ""
     retry_at: float = 0.0
     delay_s: float = FIRST_DELAY_S
@@ -87,14 +89,14 @@ def open_operation(record: Record, spec: HostTicketSpec, provider: Provider[Host
         spec=spec,
         provider=provider,
         lane=provider.lane(spec),
-        group=_worker_identity(record, spec) if record.family != V1_FAMILY else None,
+        group=_worker_identity(record, spec) if record.family == V2_FAMILY else None,
     )
 
 
 def in_order(operations: Iterable[Operation]) -> list[Operation]:
     """The order of every pass: by the hive's lives, version 1 first, then as admitted."""
     return sorted(
-        operations, key=lambda op: (op.record.epoch, op.record.family != V1_FAMILY, op.record.sequence)
+        operations, key=lambda op: (op.record.epoch, op.record.family == V2_FAMILY, op.record.sequence)
     )
 
 
@@ -116,5 +118,5 @@ def spec_of(record: Record) -> HostTicketSpec:
     Raises:
         ProtocolError: the record holds a request that this version does not understand.
     """
-    source = "raw" if record.family == V1_FAMILY else "admitted"
+    source = "admitted" if record.family == V2_FAMILY else "raw"
     return parse_spec(record.request, source=source)  # type: ignore[arg-type]

@@ -237,8 +237,19 @@ class Predecessor:
         """Whether the former agent had claimed a version-1 ticket and left it without a result."""
         return self._streams.shows(spec) and self._visible(spec) is None
 
-    def enter_passed(self, spec: HostTicketSpec, *, key: str, sequence: int, request: bytes) -> Record:
-        """Journal a ticket that the former agent had passed, as ended: with its visible result or without."""
+    def enter_passed(
+        self,
+        spec: HostTicketSpec,
+        *,
+        key: str,
+        sequence: int,
+        request: bytes,
+        place: tuple[str, int] | None = None,
+    ) -> Record:
+        """Journal a ticket that the former agent had passed, as ended: with its visible result or without.
+
+        ``place`` is its family and epoch, where they do not follow from the request.
+        """
         visible = self._visible(spec)
         if visible is None:
             result = self._result("stale", f"{FORMER} had ended it; its outcome is not known here")
@@ -250,6 +261,7 @@ class Predecessor:
                 passed=(State.PREPARED, State.EXECUTING, State.PERSISTED, State.TERMINAL),
                 result=result,
                 staged=self._expired(spec, result.message),
+                place=place,
                 withdrawn=f"{FORMER} had ended it before the takeover; nothing was done or published",
             )
         path, found = visible
@@ -261,6 +273,7 @@ class Predecessor:
             passed=(State.PREPARED, State.EXECUTING, State.PERSISTED, State.PUBLISHED, State.TERMINAL),
             result=self._result(_OUTCOMES[found.state], found.message or f"ended by {FORMER}"),
             staged=StagedResult(path=path, line=found.encode().decode()),
+            place=place,
         )
 
     def enter_begun(self, spec: HostTicketSpec, *, key: str, sequence: int, request: bytes) -> Record:
@@ -287,13 +300,16 @@ class Predecessor:
         result: ProviderResult,
         staged: StagedResult,
         withdrawn: str | None = None,
+        place: tuple[str, int] | None = None,
     ) -> Record:
         takeover = self._required()
+        own = (V2_FAMILY if spec.admitted else V1_FAMILY, takeover.epoch)
+        family, epoch = place if place is not None else own
         return self._store.enter(
             Record(
                 key=key,
-                family=V2_FAMILY if spec.admitted else V1_FAMILY,
-                epoch=takeover.epoch,
+                family=family,
+                epoch=epoch,
                 sequence=sequence,
                 request=request,
                 state=passed[-1],

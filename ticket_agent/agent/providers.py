@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from ticket_agent.journal.outcome import Outcome, Plan, PlanRefusedError, Provider, Rejected, Unknown
+from ticket_agent.agent.keys import RELAY_FAMILY
+from ticket_agent.journal.outcome import (
+    Outcome,
+    Plan,
+    PlanRefusedError,
+    PlanWaitsError,
+    Provider,
+    Rejected,
+    Unknown,
+    Unobserved,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ticket_agent.journal.record import Record
     from ticket_agent.protocol.spec import HostTicketSpec
 
-__all__ = ["NotEnabled", "ProviderTable", "Tended"]
+__all__ = ["NotEnabled", "ProviderTable", "RelayedElsewhere", "Tended"]
 
 
 @runtime_checkable
@@ -45,6 +56,28 @@ class NotEnabled:
         return Unknown(f"cannot be observed: {self._refusal}")
 
 
+class RelayedElsewhere:
+    """Stands in for what another hive performs: nothing is performed or observed here."""
+
+    def lane(self, request: HostTicketSpec) -> str:
+        """One lane for each target: tickets arrive there in the order in which they were taken."""
+        return f"relay/{request.target_hive}"
+
+    def plan(self, request: HostTicketSpec) -> Plan:
+        """Wait for an agent that relays."""
+        raise PlanWaitsError(f"it is for {request.target_hive}: `ticket-agent run --relay` sends it there")
+
+    def execute(self, plan: Plan) -> Outcome:  # noqa: ARG002 - never planned, so never performed
+        """Perform nothing."""
+        return Unknown("another hive performs it")
+
+    def observe(self, plan: Plan) -> Outcome:
+        """Tell nothing: only an agent that relays asks the peer."""
+        return Unobserved(
+            f"the peer {plan.intent.get('peer', '?')} is asked by `ticket-agent run --relay` only"
+        )
+
+
 class ProviderTable:
     """Providers by version and action, narrowed by the hive's action allow-list."""
 
@@ -68,6 +101,10 @@ class ProviderTable:
         """Let providers look after what runs for long, also while the hive cannot be reached."""
         for provider in self._tended:
             provider.tend()
+
+    def provider_of(self, record: Record, spec: HostTicketSpec) -> Provider[HostTicketSpec]:
+        """Who performs an operation of the journal."""
+        return RelayedElsewhere() if record.family == RELAY_FAMILY else self.provider_for(spec)
 
     def provider_for(self, spec: HostTicketSpec) -> Provider[HostTicketSpec]:
         """The provider of a ticket's action, or one that refuses it with the reason."""

@@ -101,6 +101,7 @@ class StatusFile:
                 "evicted_unseen_bytes": counters.evicted_unseen_bytes,
                 "malformed_results": agent.streams.malformed,
             },
+            "relay": agent.relay.document(agent.operations.values()),
         }
 
 

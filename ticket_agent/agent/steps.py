@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ticket_agent.agent.keys import V1_FAMILY, base_of
+from ticket_agent.agent.keys import V2_FAMILY, base_of
 from ticket_agent.agent.lookup import related
 from ticket_agent.agent.readiness import Readiness, prove_ready, read_current
 from ticket_agent.agent.staging import RESULT_STATE, result_line, staged_result, stream_path
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ticket_agent.journal.record import Record
     from ticket_agent.journal.store import JournalStore
     from ticket_agent.protocol.paths import TicketPaths
+    from ticket_agent.protocol.result import HostTicketResult
 
 __all__ = ["Moved", "StepConfig", "Stepper"]
 
@@ -171,13 +172,15 @@ class Stepper:
             # The same ticket can be admitted again under the same number: what is visible is that one's.
             return seen
         staged = op.record.staged
-        for path, result in self._streams.terminal(op.spec.key):
-            if not result.echoes(op.spec):
-                continue
+        for path, result in self._answers(op):
             if staged is not None and path == staged.path and result.encode() == staged.line.encode("utf-8"):
                 return Visible.EXACT
             seen = Visible.OTHER
         return seen
+
+    def _answers(self, op: Operation) -> list[tuple[str, HostTicketResult]]:
+        """Terminal results of this very ticket that the hive shows, oldest first."""
+        return [found for found in self._streams.terminal(op.spec.key) if found[1].echoes(op.spec)]
 
     def _admission(self, op: Operation) -> Admission:
         """Whether root still knows this admission; after a proven reboot it knows none of the earlier."""
@@ -231,7 +234,7 @@ class Stepper:
         closed = self._gate.refusal()
         if closed is not None:
             return self._wait(op, closed, WAIT_RETRY_S)
-        unready = self._prove_ready(op) if op.record.family != V1_FAMILY else None
+        unready = self._prove_ready(op) if op.record.family == V2_FAMILY else None
         if unready is None and not self._config.dispatches:
             return self._wait(op, "not begun: a replay dispatches nothing", WAIT_RETRY_S)
         return unready
@@ -372,9 +375,7 @@ class Stepper:
 
     def _adopt(self, op: Operation, facts: Facts) -> Moved:  # noqa: ARG002 - the table's signature
         """Root already shows a terminal result of this very admission: take it over, execute nothing."""
-        path, visible = next(
-            (path, result) for path, result in self._streams.terminal(op.spec.key) if result.echoes(op.spec)
-        )
+        path, visible = self._answers(op)[0]
         outcome = next((name for name, state in RESULT_STATE.items() if state == visible.state), "rejected")
         result = ProviderResult(
             outcome=outcome,  # type: ignore[arg-type]
@@ -415,7 +416,7 @@ class Stepper:
         self._streams.refresh(force=True)
         if self._visible(op) is not Visible.NONE:
             return Moved.ON
-        if op.record.family == V1_FAMILY:
+        if op.record.family != V2_FAMILY:
             return self._wait(op, f"root refuses the result: {text}", PUBLISH_RETRY_S)
         if not self._feed.features().current:
             self._forget(op, f"root refuses the result: {text}")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ticket_agent.agent.loop import Agent
     from ticket_agent.agent.metrics import Meter
     from ticket_agent.agent.providers import ProviderTable
+    from ticket_agent.agent.relay.relay import RelayPlan
     from ticket_agent.config import AgentConfig, RestSettings
     from ticket_agent.hive.rest.client import RestNamespace
     from ticket_agent.journal.outcome import Provider
@@ -337,7 +338,12 @@ def release_provider(config: AgentConfig, authority: Authority, *, begins: bool)
 
 @contextlib.contextmanager
 def opened_agent(
-    config: AgentConfig, store: JournalStore, events: EventLog, *, serves: bool = True
+    config: AgentConfig,
+    store: JournalStore,
+    events: EventLog,
+    *,
+    serves: bool = True,
+    relay: RelayPlan | None = None,
 ) -> Iterator[Agent]:
     """An agent over the configured console; without ``serves`` one that only replays."""
     from ticket_agent.agent.loop import Agent  # noqa: PLC0415 - start-up time
@@ -364,10 +370,13 @@ def opened_agent(
                 clock=now_ms,
                 monotonic=time.monotonic,
                 serves=serves,
+                relay=relay,
             )
         )
         yield agents[0]
     finally:
+        for agent in agents:
+            agent.relay.close()
         namespace.close()
         if release is not None:
             release.close()

@@ -38,7 +38,7 @@ EARLIEST_CLOCK_S = 1_704_067_200
 @click.option("--offline", is_flag=True, help="Do not ask the hive.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per check (NDJSON).")
 def doctor(*, offline: bool, as_json: bool, **options: Any) -> None:
-    """Check configuration, state directory, fence, journal, clock, GPUs, PEFT, releases and hive."""
+    """Check configuration, state directory, fence, journal, clock, GPUs, PEFT and hive. Changes nothing."""
     config = config_from(options)
     checks = list(_checks(config, offline=offline))
     colours = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -56,14 +56,7 @@ def doctor(*, offline: bool, as_json: bool, **options: Any) -> None:
 
 
 def _checks(config: AgentConfig, *, offline: bool) -> Iterator[Check]:
-    local: list[Callable[[AgentConfig], Iterator[Check]]] = [
-        _directory,
-        _journal,
-        _clock,
-        _gpus,
-        _peft,
-        _releases,
-    ]
+    local: list[Callable[[AgentConfig], Iterator[Check]]] = [_directory, _journal, _clock, _gpus, _peft]
     for check in local:
         yield from check(config)
     if not offline:

@@ -23,6 +23,7 @@ from ticket_agent.agent.foreign_journal import (
     parse_journal,
     parse_topology,
 )
+from ticket_agent.agent.foreign_relay import MAX_WAL_BYTES, ForeignRelay, parse_relay_wal
 from ticket_agent.agent.takeover import ForeignState, Lane
 
 if TYPE_CHECKING:
@@ -69,12 +70,14 @@ class ForeignDir:
     Attributes:
         state: its lanes with their journals and cursors.
         files: names of the files that were read, in the order of ``sha256``.
+        relay: its relay queue, empty where it relayed nothing.
         sha256: digest over names and bytes of all of them.
         notes: what is not taken over or could not be checked, in words for an operator.
     """
 
     state: ForeignState
     files: tuple[str, ...]
+    relay: tuple[ForeignRelay, ...]
     sha256: str
     notes: tuple[str, ...]
 
@@ -135,8 +138,13 @@ def read_state(dir_fd: int, fs: Fs) -> ForeignDir:
     reading = _Reading(fs, dir_fd)
     lanes = [_lane(names, reading, journal, cursor) for journal, cursor in _lane_files(names, reading)]
     state = ForeignState(lanes=tuple(lanes))
+    relay = reading.take(RELAY, MAX_WAL_BYTES, parse_relay_wal) if RELAY in names else ()
     return ForeignDir(
-        state=state, files=tuple(reading.names), sha256=reading.digest.hexdigest(), notes=_notes(names)
+        state=state,
+        files=tuple(reading.names),
+        relay=relay,
+        sha256=reading.digest.hexdigest(),
+        notes=_notes(names, relay),
     )
 
 
@@ -210,12 +218,16 @@ def _numbered(indexes: set[int], count: int) -> list[tuple[str, str]]:
     return [(f"{JOURNAL}.{suffix}.json", f"{CURSOR}.{suffix}.json") for suffix in suffixes]
 
 
-def _notes(names: frozenset[str]) -> tuple[str, ...]:
+def _notes(names: frozenset[str], relay: tuple[ForeignRelay, ...]) -> tuple[str, ...]:
     notes = []
     if LOCK not in names:
         notes.append(f"there is no {LOCK}: make sure that the former agent does not run")
     if not any(name.startswith(f"{CURSOR}.") for name in names):
         notes.append("there is no cursor: version-1 tickets are told as done by their visible results only")
-    if RELAY in names:
-        notes.append(f"{RELAY} is not taken over: federation relay is not part of this version")
+    pending = sum(entry.state == "pending" for entry in relay)
+    if pending:
+        notes.append(
+            f"{RELAY} has {pending} pending tickets: that agent may have sent them; with --resend-pending "
+            f"they are sent unless the peer shows them"
+        )
     return tuple(notes)

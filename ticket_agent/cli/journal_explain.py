@@ -55,6 +55,7 @@ def explained(
     records: list[Record], cursor: Any, config: AgentConfig | None
 ) -> list[tuple[Record, Explanation]]:
     """Explain each record, by one look at the hive of ``config`` or, without one, by assumption."""
+    from ticket_agent.agent.relay.words import effects_of  # noqa: PLC0415 - start-up time
     from ticket_agent.cli.journal_facts import hive_facts, offline_facts  # noqa: PLC0415 - start-up time
     from ticket_agent.journal.explain import explain  # noqa: PLC0415 - start-up time
 
@@ -64,7 +65,16 @@ def explained(
         with hive_facts(config, cursor) as hive:
             found = [(record, hive.of(record)) for record in records]
     return [
-        (record, explain(record, facts.facts, known=facts.known, outcome=facts.outcome))
+        (
+            record,
+            explain(
+                record,
+                facts.facts,
+                known=facts.known,
+                outcome=facts.outcome,
+                effects=effects_of(record.family),
+            ),
+        )
         for record, facts in found
     ]
 

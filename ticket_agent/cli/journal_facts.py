@@ -53,7 +53,9 @@ def parsed_request(record: Record) -> HostTicketSpec:
 
 def offline_facts(record: Record, cursor: Cursor) -> Found:
     """What is known without the hive; a later epoch in the cursor proves the admission forgotten."""
-    over = record.epoch < cursor.epoch
+    from ticket_agent.agent.keys import outlives_epochs  # noqa: PLC0415 - start-up time
+
+    over = record.epoch < cursor.epoch and not outlives_epochs(record.family)
     return Found(
         facts=Facts(
             now_unix_ms=now_ms(),
@@ -118,7 +120,9 @@ class HiveFacts:
     def of(self, record: Record) -> Found:
         """The facts of one operation; an executing one is observed."""
         spec = parsed_request(record)
-        over = record.epoch < self.epoch
+        from ticket_agent.agent.keys import outlives_epochs  # noqa: PLC0415 - start-up time
+
+        over = record.epoch < self.epoch and not outlives_epochs(record.family)
         visible = Visible.NONE if over else self._visible(record, spec)
         facts = Facts(
             now_unix_ms=now_ms(),
@@ -149,9 +153,9 @@ class HiveFacts:
         return seen
 
     def _asks_root(self, record: Record) -> bool:
-        from ticket_agent.agent.keys import V1_FAMILY  # noqa: PLC0415 - start-up time
+        from ticket_agent.agent.keys import V2_FAMILY  # noqa: PLC0415 - start-up time
 
-        return self._has_current and record.family != V1_FAMILY
+        return self._has_current and record.family == V2_FAMILY
 
     def _admission(self, record: Record, spec: HostTicketSpec) -> Admission:
         from ticket_agent.agent.readiness import read_current  # noqa: PLC0415 - start-up time
@@ -170,7 +174,7 @@ def observed(providers: ProviderTable, record: Record, spec: HostTicketSpec) -> 
     if record.plan is None:
         return Unknown("the record holds no plan to observe")
     try:
-        return providers.provider_for(spec).observe(record.plan)
+        return providers.provider_of(record, spec).observe(record.plan)
     except Exception as error:  # noqa: BLE001 - as in the agent
         return Unknown(f"{type(error).__name__} while observing: {error}")
 

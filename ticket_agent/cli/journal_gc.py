@@ -62,19 +62,22 @@ def collect_garbage(*, dry_run: bool, against_hive: bool, as_json: bool, **optio
 
 def _keep(view: JournalView, config: AgentConfig | None) -> set[str]:
     """Keys of version-1 tickets that the hive shows, or may show when it is not asked."""
-    from ticket_agent.agent.keys import V1_FAMILY, base_of  # noqa: PLC0415 - start-up time
+    from ticket_agent.agent.keys import RELAY_FAMILY, V1_FAMILY, base_of, pair_of_relay  # noqa: PLC0415 - as above
 
     entries = [(entry.key, entry.family, entry.epoch) for entry in view.records.entries()]
     v1 = [(key, epoch) for key, family, epoch in entries if family == V1_FAMILY]
+    relayed = {key for key, family, _ in entries if family == RELAY_FAMILY}
     if config is None:
         present = max([view.cursor.epoch, *(epoch for _, _, epoch in entries)])
-        return {key for key, epoch in v1 if epoch == present}
+        return {key for key, epoch in v1 if epoch == present} | relayed
     from ticket_agent.cli.journal_facts import hive_facts  # noqa: PLC0415 - start-up time
 
     with hive_facts(config, view.cursor) as hive:
         shown = _bases(hive.callers)
     # Under whichever name: an earlier admission is what proves that the pair was dispatched before.
-    return {key for key, _ in v1 if base_of(key)[0] in shown}
+    return {key for key, _ in v1 if base_of(key)[0] in shown} | {
+        key for key in relayed if f"v1/{pair_of_relay(key)}" in shown
+    }
 
 
 def _bases(lines: Iterable[str]) -> set[str]:

@@ -31,6 +31,11 @@ NEXT = {
 }
 """What `run` does with an operation that was taken over in this state."""
 
+NEXT_OF_RELAY = {
+    "prepared": "`run --relay` sends it once, unless its peer shows it",
+    "executing": "`run --relay` looks for it and its result at the peer, and does not send it",
+}
+
 _HEADERS = ["SEQ", "EPOCH", "TICKET", "ACTION", "SUBJECT", "STATE", "OUTCOME", "NEXT"]
 
 
@@ -44,21 +49,32 @@ _HEADERS = ["SEQ", "EPOCH", "TICKET", "ACTION", "SUBJECT", "STATE", "OUTCOME", "
 )
 @state_dir_option
 @click.option("--mount", help="Where that agent saw the host tree (default: as its results say, or /host).")
+@click.option(
+    "--resend-pending",
+    is_flag=True,
+    help="Send what its relay queue has as pending, unless the peer shows it; else it is only looked for.",
+)
 @click.option("--dry-run", is_flag=True, help="Check everything, show the plan, write nothing.")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON line per operation, then one in all (NDJSON)."
 )
 def import_state(
-    *, source: Path, state_dir: Path | None, mount: str | None, dry_run: bool, as_json: bool
+    *,
+    source: Path,
+    state_dir: Path | None,
+    mount: str | None,
+    resend_pending: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    """Take over the journal and cursor of the published Rust agent (formats v2 and v3), all or nothing.
+    """Take over journal, cursor and relay queue of the published Rust agent, all or nothing.
 
     The state directory must be new or empty. What was open goes on where it stood; what was executing is only
     observed; what was ended is never run again. That agent must be stopped and must not be started again; its
     files are read under its lock and stay as they are. After an interruption the same command goes on.
     """
     target = state_dir or default_state_dir()
-    found, takeover, records = _take(source, target, mount, dry_run=dry_run)
+    found, takeover, records = _take(source, target, mount, resend=resend_pending, dry_run=dry_run)
     told = _document(found, takeover, records, target) | {"dry_run": dry_run}
     if as_json:
         for record in records:
@@ -69,7 +85,7 @@ def import_state(
 
 
 def _take(
-    source: Path, target: Path, mount: str | None, *, dry_run: bool
+    source: Path, target: Path, mount: str | None, *, resend: bool, dry_run: bool
 ) -> tuple[ForeignDir, Takeover, list[Record]]:
     """Read, check and, unless it is a dry run, write; every refusal ends the command."""
     from ticket_agent.agent.foreign_journal import ForeignStateError  # noqa: PLC0415 - start-up time
@@ -82,7 +98,7 @@ def _take(
     try:
         with opened(source) as fd:
             found = read_state(fd, RealFs())
-            takeover, records = _written(found, source, target, mount, dry_run=dry_run)
+            takeover, records = _written(found, source, target, mount, resend=resend, dry_run=dry_run)
     except (StillRunningError, FenceHeldError) as error:
         fail(f"cannot take over {source} into {target}: {error}", Exit.OTHER_OWNER)
     except ForeignStateError as error:
@@ -95,8 +111,9 @@ def _take(
 
 
 def _written(
-    found: ForeignDir, source: Path, target: Path, mount: str | None, *, dry_run: bool
+    found: ForeignDir, source: Path, target: Path, mount: str | None, *, resend: bool, dry_run: bool
 ) -> tuple[Takeover, list[Record]]:
+    from ticket_agent.agent.foreign_relay import relay_records_of  # noqa: PLC0415 - start-up time
     from ticket_agent.agent.takeover import cursor_of, mount_of, records_of, takeover_of  # noqa: PLC0415 - as above
     from ticket_agent.journal.record import encode_record  # noqa: PLC0415 - start-up time
     from ticket_agent.journal.taking_over import require_empty, take_over  # noqa: PLC0415 - start-up time
@@ -110,7 +127,14 @@ def _written(
         unix_ms=now_ms(),
         boot_id=boot_id(),
     )
-    built = records_of(found.state, wanted, mount=seen_from)
+
+    def build(begun: Takeover) -> list[Record]:
+        return [
+            *records_of(found.state, begun, mount=seen_from),
+            *relay_records_of(found.relay, begun, mount=seen_from, resend=resend),
+        ]
+
+    built = build(wanted)
     if dry_run:
         require_empty(target)
         for record in built:
@@ -119,10 +143,10 @@ def _written(
     done = take_over(
         target,
         takeover=wanted,
-        build=lambda begun: records_of(found.state, begun, mount=seen_from),
+        build=build,
         cursor=lambda begun: cursor_of(found.state, begun),
     )
-    return done, records_of(found.state, replace(done, finished=False), mount=seen_from)
+    return done, build(replace(done, finished=False))
 
 
 def _require_apart(source: Path, target: Path) -> None:
@@ -139,7 +163,15 @@ def _members(record: Record) -> dict[str, Any]:
     from ticket_agent.cli.journal_records import brief  # noqa: PLC0415 - only for --json
 
     staged = {"path": record.staged.path, "line": record.staged.line} if record.staged is not None else None
-    return brief(record) | {"staged": staged, "next": NEXT[record.state.value]}
+    return brief(record) | {"staged": staged, "next": _next(record)}
+
+
+def _next(record: Record) -> str:
+    """What `run` does with it next, in words."""
+    from ticket_agent.agent.keys import RELAY_FAMILY  # noqa: PLC0415 - start-up time
+
+    state = record.state.value
+    return NEXT[state] if record.family != RELAY_FAMILY else NEXT_OF_RELAY.get(state, NEXT[state])
 
 
 def _document(
@@ -155,6 +187,7 @@ def _document(
         "sha256": takeover.sha256,
         "formats": sorted({lane.journal.format for lane in found.state.lanes}),
         "operations": len(records),
+        "relayed": len(found.relay),
         "states": states,
         "ended_through": list(takeover.lanes),
         "seen": takeover.seen,
@@ -170,7 +203,7 @@ def _print(told: dict[str, Any], records: Sequence[Record]) -> None:
     click.echo(f"from       {plain(told['from'])} ({', '.join(told['files'])})")
     click.echo(f"into       {plain(told['state_dir'])}")
     if records:
-        rows = [[*row(record)[:-1], NEXT[record.state.value]] for record in records]
+        rows = [[*row(record)[:-1], _next(record)] for record in records]
         # Uncertain is what `journal list` calls it; here the state is what was asked for.
         for cells, record in zip(rows, records, strict=True):
             cells[_HEADERS.index("STATE")] = state_text(record.state.value)

@@ -46,11 +46,18 @@ def row(record: Record) -> list[str]:
         str(record.epoch),
         plain(str(request.get("id", record.key))),
         plain(str(request.get("action", "?"))),
-        plain(str(request.get("subject_ref", "-"))),
+        plain(_subject(record, request)),
         state_text("uncertain" if is_uncertain(record) else record.state.value),
         state_text(record.result.outcome) if record.result is not None else "-",
         age(record.changed_unix_ms, now_ms()),
     ]
+
+
+def _subject(record: Record, request: dict[str, Any]) -> str:
+    """What the effect is on; of a relayed ticket where it goes."""
+    if record.key.startswith("relay/"):
+        return f"to {request.get('target_hive', '?')}"
+    return str(request.get("subject_ref", "-"))
 
 
 def brief(record: Record) -> dict[str, Any]:
@@ -65,6 +72,7 @@ def brief(record: Record) -> dict[str, Any]:
         "action": request.get("action"),
         "subject": request.get("subject_ref"),
         "worker": request.get("receipt_worker_id"),
+        "target_hive": request.get("target_hive"),
         "state": record.state.value,
         "uncertain": is_uncertain(record),
         "outcome": record.result.outcome if record.result is not None else None,

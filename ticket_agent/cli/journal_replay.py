@@ -94,13 +94,13 @@ def _parsable(records: list[Record]) -> tuple[list[Record], dict[str, str]]:
     """Open records in the agent's order, and why it leaves the others alone."""
     if not records:
         return [], {}
-    from ticket_agent.agent.keys import V1_FAMILY  # noqa: PLC0415 - start-up time
+    from ticket_agent.agent.keys import V2_FAMILY  # noqa: PLC0415 - start-up time
     from ticket_agent.agent.operation import spec_of  # noqa: PLC0415 - pydantic
     from ticket_agent.protocol.errors import ProtocolError  # noqa: PLC0415 - start-up time
 
     found: list[Record] = []
     unparsable: dict[str, str] = {}
-    for record in sorted(records, key=lambda one: (one.epoch, one.family != V1_FAMILY, one.sequence)):
+    for record in sorted(records, key=lambda one: (one.epoch, one.family == V2_FAMILY, one.sequence)):
         try:
             spec_of(record)
         except ProtocolError as error:
@@ -126,7 +126,7 @@ def _held_back(
     operations = []
     for record in records:
         spec = spec_of(record)
-        operations.append(open_operation(record, spec, providers.provider_for(spec)))
+        operations.append(open_operation(record, spec, providers.provider_of(record, spec)))
     lanes = {op.record.key: op.record.state in UNDECIDED for op in operations}
     return {
         key: {

@@ -25,6 +25,7 @@ __all__ = [
     "metrics_listen_option",
     "metrics_textfile_option",
     "mock_option",
+    "relay_option",
     "root_option",
     "state_dir_option",
 ]
@@ -50,8 +51,7 @@ RETIRED = {
     "--execution-journal": "the journal is a folder of records in the state directory: use --state-dir",
     "--agent-lock": "the fence lives in the state directory: use --state-dir",
     "--execution-lanes": "lanes follow from the resources of the tickets and need no number",
-    "--relay": "federation relay is not part of this version",
-    "--relay-wal": "federation relay is not part of this version",
+    "--relay-wal": "what waits to be relayed is in the journal of the state directory: use --state-dir",
     "--policy": "the bounds of the published policy are built in",
 }
 
@@ -175,6 +175,12 @@ def agent_options(command: CommandT) -> CommandT:
 def root_option(flag: str, text: str) -> Callable[[CommandT], CommandT]:
     """One of the directories of the PEFT actions."""
     return click.option(flag, type=DirectoryPath(), default=None, help=text)
+
+
+def relay_option(command: CommandT) -> CommandT:
+    """``--relay``, for the commands that serve."""
+    text = "Relay version-1 tickets for other hives to the peers in [relay], and bring their results back."
+    return click.option("--relay", is_flag=True, help=text)(command)
 
 
 def mock_option(command: CommandT) -> CommandT:

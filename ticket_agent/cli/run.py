@@ -29,8 +29,10 @@ from ticket_agent.cli.options import (
     metrics_listen_option,
     metrics_textfile_option,
     mock_option,
+    relay_option,
 )
 from ticket_agent.cli.output import emit_json, fail
+from ticket_agent.cli.peers import relay_plan
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["once", "run"]
 
+_PEER_WAIT_S = 0.005
 _NO_TICKETS = "ticket-agent: this hive's manifest does not enable host tickets; nothing to do"
 
 
@@ -51,6 +54,7 @@ _NO_TICKETS = "ticket-agent: this hive's manifest does not enable host tickets; 
 @metrics_listen_option
 @metrics_textfile_option
 @mock_option
+@relay_option
 @click.option("--run-once", is_flag=True, help="The same as the command `once`.")
 def run(*, run_once: bool, mock: bool, **options: Any) -> None:
     """Serve a hive until SIGTERM or SIGINT: finish the current step, leave the journal consistent."""
@@ -63,6 +67,7 @@ def run(*, run_once: bool, mock: bool, **options: Any) -> None:
 @agent_options
 @metrics_textfile_option
 @mock_option
+@relay_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line about the pass.")
 def once(*, mock: bool, as_json: bool, **options: Any) -> None:
     """Look at the hive once, move every ticket as far as it goes, exit with what is left behind."""
@@ -82,10 +87,11 @@ def _serve(options: dict[str, Any], *, mock: bool, only_once: bool, as_json: boo
                 click.echo(_NO_TICKETS)
             sys.exit(int(Exit.OK))
         peft_roots(config)  # a mistake there ends the command before anything is created
+        relay = relay_plan(config) if options["relay"] else None
         events = events_for(config)
         meter = meter_for(config.metrics, only_once=only_once)
         store = stack.enter_context(opened_store(config, meter=meter))
-        agent = stack.enter_context(opened_agent(config, store, events))
+        agent = stack.enter_context(opened_agent(config, store, events, relay=relay))
         _announce(store, events, config)
         reports: list[Report] = []
         if meter is not None:
@@ -113,7 +119,7 @@ def _guarded(
 
     try:
         if only_once:
-            agent.pass_once(stop)
+            _pass_once(agent, stop)
             agent.save_cursor()
         else:
             _run_until_stopped(agent, config, stop, reports)
@@ -127,6 +133,14 @@ def _guarded(
         fail(f"the hive wrote what no hive should: {error}", Exit.FAILURE)
     events.emit("info", "stopped", ended=agent.totals.ended, open=len(store.open_records()))
     return exit_of(agent, store)
+
+
+def _pass_once(agent: Agent, stop: Any) -> None:
+    """One pass, and while peers are being asked the passes that take their answers."""
+    agent.pass_once(stop)
+    while agent.relay.busy and not stop.is_set():
+        stop.wait(_PEER_WAIT_S)
+        agent.pass_once(stop)
 
 
 def _run_until_stopped(agent: Agent, config: AgentConfig, stop: Any, reports: Sequence[Report]) -> None:

@@ -12,6 +12,7 @@ import click
 from ticket_agent.cli.assembly import now_ms
 from ticket_agent.cli.options import default_state_dir, state_dir_option
 from ticket_agent.cli.output import age, emit_json, fail, plain, state_text, styled, table
+from ticket_agent.cli.status_relay import print_relay
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ def _print(view: JournalView, document: dict[str, Any]) -> None:
         click.echo(f"taken over from: {plain(document['taken_over_from'])}")
     if document["held_gap"] is not None:
         _print_gap(document["held_gap"])
+    print_relay((daemon or {}).get("relay"), running=owner is not None)
     skipped = {name: count for name, count in (daemon or {}).get("skipped", {}).items() if count}
     if skipped:
         click.echo(f"skipped lines: {json.dumps(skipped)}")
