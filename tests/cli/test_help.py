@@ -73,6 +73,7 @@ def test_the_commands_are_the_documented_ones() -> None:
         "release gc",
         "release verify",
         "hive serve",
+        "install",
         "completion",
     }
 

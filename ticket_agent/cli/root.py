@@ -56,6 +56,7 @@ class LazyGroup(click.Group):
         "doctor": ("ticket_agent.cli.doctor", "Check directory, fence, journal, clock, hive and GPUs."),
         "inventory": ("ticket_agent.cli.inventory", "List this host's GPUs by UUID and PCI bus id."),
         "hive": ("ticket_agent.cli.hive", "Run the reference hive."),
+        "install": ("ticket_agent.cli.install", "Print a systemd unit, a configuration, an image recipe."),
         "completion": ("ticket_agent.cli.completion", "Print a completion script for bash, zsh or fish."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
