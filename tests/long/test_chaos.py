@@ -1,4 +1,4 @@
-"""Tickets through every fault of a network, with hive and agent restarting: one effect, one terminal result each.
+"""Tickets through every fault of a network, hive and agent restarting: one effect, one terminal result each.
 
 A sample by default; ``TICKET_AGENT_CHAOS=all`` sends a thousand over each transport.
 """
@@ -9,15 +9,17 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from chaos import CONSOLE, Chaos, Transport
+from chaos import Chaos
 from fault_proxy import Strike
+from transports import TRANSPORTS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from transports import Transport
+
 ALL = os.environ.get("TICKET_AGENT_CHAOS") == "all"
 TICKETS = 1000 if ALL else 120
-TRANSPORTS = [CONSOLE]
 
 
 @pytest.mark.timeout(1800)

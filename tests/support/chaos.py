@@ -1,88 +1,34 @@
 """Tickets through a fault proxy, with hive and agent restarting: the same run for every way to a hive.
 
-A transport says how to serve a hive, what the agent's command line then is, and how its listener goes away and comes
-back. Everything else (the proxy, the caller, the kills, the books) is the same for all.
+The transport is a parameter; the proxy, the caller, the kills and the books are the same for all of them.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from agent_support import AgentProcess, Caller, books_of
+from agent_support import Caller, books_of
 from fault_proxy import FaultProxy
-from hive_support import TOKEN
 
-from ticket_agent.hive.reference import ConsoleServer, Faults, ReferenceHive
+from ticket_agent.hive.reference import Faults, ReferenceHive
 from ticket_agent.journal.view import read_journal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from agent_support import AgentProcess
+    from transports import Served, Transport
 
 WORKERS = 8
 PATIENCE_S = 60.0
 COMMAND_TIMEOUT_S = 0.5
 """How long the agent waits for an answer; short, because many never come."""
-
-
-class Served(Protocol):
-    """A hive that is served in one way."""
-
-    port: int
-    """Where the proxy finds it."""
-
-    def restart(self) -> None:
-        """The listener and every connection end; a new one listens on the same port."""
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Transport:
-    """One way to a hive.
-
-    Attributes:
-        serve: start to serve a hive.
-        agent: start an agent whose way leads through the proxy's port; entered anew at each start of it.
-    """
-
-    name: str
-    serve: Callable[[ReferenceHive, Faults], Served]
-    agent: Callable[[Path, int, Path], AgentProcess]
-
-
-class ConsoleServed:
-    """The TCP console."""
-
-    def __init__(self, hive: ReferenceHive, faults: Faults) -> None:
-        self._hive, self._faults = hive, faults
-        self._server = ConsoleServer(hive, token=TOKEN, faults=faults)
-        self._server.start()
-        self.port = self._server.port
-
-    def restart(self) -> None:
-        self._server.stop()
-        self._server = ConsoleServer(self._hive, port=self.port, token=TOKEN, faults=self._faults)
-        self._server.start()
-
-    def close(self) -> None:
-        self._server.stop()
-
-
-def _console_agent(state_dir: Path, port: int, tmp: Path) -> AgentProcess:
-    config = tmp / "agent.toml"
-    config.write_text(f"[console]\ncommand_timeout_s = {COMMAND_TIMEOUT_S}\n", encoding="ascii")
-    return AgentProcess(state_dir, port, tmp, "--config", str(config))
-
-
-CONSOLE = Transport("console", ConsoleServed, _console_agent)
 
 
 @dataclass
@@ -105,7 +51,7 @@ class Summary:
 
     def lines(self) -> Iterator[str]:
         yield (
-            f"{self.transport}: {self.tickets} tickets in {self.seconds:.1f} s, {self.connections} connections, "
+            f"{self.transport}: {self.tickets} tickets in {self.seconds:.1f} s, {self.connections} sessions, "
             f"{self.agent_kills} kills of the agent, {self.hive_restarts} restarts of the hive"
         )
         yield (
@@ -193,7 +139,7 @@ class Chaos:
 
     def _start(self, proxy: FaultProxy) -> AgentProcess:
         proxy.be_gentle()
-        return self._transport.agent(self._state, proxy.port, self._place)
+        return self._transport.agent(self._state, proxy.port, self._place, timeout_s=COMMAND_TIMEOUT_S)
 
     def _moments(self, count: int) -> list[int]:
         """After how many ended tickets something happens."""

@@ -1,9 +1,9 @@
 """A TCP proxy that misbehaves by a seed: what a bad network, a bad peer or a bad middle box does to a stream.
 
-It knows nothing of what it carries but one thing: on a stream with one request in flight, every piece that a client
-sends is a request. Faults strike at a request's number within its connection, after the handshake. Bytes are damaged
-by setting the eighth bit, because what is text stays no text then: plain lines carry no checksum, so that a digit which
-became another one is beyond what any peer can notice.
+It knows nothing of what it carries but one thing: on a stream with one request in flight, every piece that a
+client sends is a request. Faults strike at a request's number within its connection, after the handshake.
+Bytes are damaged by setting the eighth bit, because what is text stays no text then: plain lines carry no
+checksum, so that a digit which became another one is beyond what any peer can notice.
 """
 
 from __future__ import annotations

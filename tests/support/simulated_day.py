@@ -1,7 +1,8 @@
-"""A day of an agent in minutes: its clock, its monotonic time and its pauses are the test's, the console is real.
+"""A day of an agent in minutes: clock, monotonic time and pauses are the test's, the console is real.
 
-A day is a list of things that happen at a virtual second. Whenever the agent pauses, time goes on to the end of the
-pause, and what is due by then happens. Nothing else moves time, so a day costs what its passes cost.
+A day is a list of things that happen at a virtual second. Whenever the agent pauses, time goes on to
+the end of the pause, and what is due by then happens. Nothing else moves time: a day costs what
+its passes cost.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 DAY_S = 86_400.0
 HOUR_S = 3_600.0
 WORKERS = 16
+OURS = tuple(f"ticket_agent.{part}" for part in ("agent", "journal", "gpu", "hive.console"))
+REMEMBERED = "_Write"
+"""What an agent remembers on purpose, a thousand at most."""
 KEEP_RECORDS = 40
 """Few, so that the archive takes over within the day."""
 
@@ -110,12 +114,18 @@ class Sample:
     rss_kib: int
     descriptors: int
     threads: int
+    objects: int
+    """Live objects of the agent's own types, without those of the hive."""
 
 
 def sample(hour: float) -> Sample:
     gc.collect()
+    kinds = (type(one) for one in gc.get_objects())
+    objects = sum(kind.__module__.startswith(OURS) and kind.__name__ != REMEMBERED for kind in kinds)
     rss = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return Sample(hour, rss // 1024, len(os.listdir("/proc/self/fd")), threading.active_count())
+    return Sample(
+        hour, rss // 1024, sum(1 for _ in Path("/proc/self/fd").iterdir()), threading.active_count(), objects
+    )
 
 
 @dataclass
@@ -156,7 +166,7 @@ class Day:
         self.workers: list[str] = []
         self._staff()
 
-    # -- what happens ------------------------------------------------------------------------------------------
+    # -- what happens --------------------------------------------------------------------------------------
 
     def _listen(self, port: int) -> ConsoleServer:
         token = f"token-{self.seed}-{self.tokens}"
@@ -232,7 +242,7 @@ class Day:
         self.server = self._listen(port)
 
     def acknowledge(self) -> None:
-        """The operator gives up what the agent says is held; nothing to say means that nothing was noticed."""
+        """The operator gives up what the agent says is held; nothing is, if it noticed no loss."""
         held = read_journal(self.state_dir).cursor.held
         if held is None:
             return
@@ -248,7 +258,7 @@ class Day:
             clock=self.time.clock,
         )
 
-    # -- the agent ---------------------------------------------------------------------------------------------
+    # -- the agent -----------------------------------------------------------------------------------------
 
     @property
     def state_dir(self) -> Path:
@@ -263,7 +273,10 @@ class Day:
             poll=PollSettings(),
         )
         limits = Limits(
-            retain_ms=int(HOUR_S * 1000), retain_records=KEEP_RECORDS, fenced_families=frozenset({V2_FAMILY})
+            retain_ms=int(HOUR_S * 1000),
+            retain_records=KEEP_RECORDS,
+            retire_batch=KEEP_RECORDS // 2,
+            fenced_families=frozenset({V2_FAMILY}),
         )
         console = ConsoleConfig(
             host="127.0.0.1", port=self.server.port, token=config.console.auth_token, use_lock=False
@@ -298,7 +311,7 @@ class Day:
     def close(self) -> None:
         self.server.stop()
 
-    # -- what came of it ---------------------------------------------------------------------------------------
+    # -- what came of it -----------------------------------------------------------------------------------
 
     def ends(self) -> dict[str, str]:
         """How the journal says that each ticket ended, from records and archive."""
@@ -351,13 +364,13 @@ def _spread(day: Day, count: int, action: Callable[[], None]) -> None:
         day.time.at(day.random.uniform(0, DAY_S), action)
 
 
-def flat(samples: Iterable[Sample]) -> tuple[int, int, int]:
-    """By how much the last quarter lies above the second one: KiB, descriptors, threads."""
+def growth(samples: Iterable[Sample]) -> Sample:
+    """By how much the least of the last quarter lies above the least of the second one, for each member."""
     found = list(samples)
     quarter = len(found) // 4
     early, late = found[quarter : 2 * quarter], found[-quarter:]
-    return (
-        min(one.rss_kib for one in late) - min(one.rss_kib for one in early),
-        min(one.descriptors for one in late) - min(one.descriptors for one in early),
-        min(one.threads for one in late) - min(one.threads for one in early),
-    )
+    grown = {
+        name: min(getattr(one, name) for one in late) - min(getattr(one, name) for one in early)
+        for name in Sample.__dataclass_fields__
+    }
+    return Sample(**grown)
