@@ -44,6 +44,9 @@ class Summary:
     results: int = 0
     agent_kills: int = 0
     hive_restarts: int = 0
+    hive_reboots: int = 0
+    forgotten: int = 0
+    """Tickets that were open when the hive rebooted, on top of the others; their callers sent new ones."""
     connections: int = 0
     seconds: float = 0.0
     struck: Counter[str] = field(default_factory=Counter)
@@ -52,7 +55,8 @@ class Summary:
     def lines(self) -> Iterator[str]:
         yield (
             f"{self.transport}: {self.tickets} tickets in {self.seconds:.1f} s, {self.connections} sessions, "
-            f"{self.agent_kills} kills of the agent, {self.hive_restarts} restarts of the hive"
+            f"{self.agent_kills} kills of the agent, {self.hive_restarts} restarts of the hive's listener, "
+            f"{self.hive_reboots} reboots of the hive ({self.forgotten} open tickets forgotten and sent anew)"
         )
         yield (
             f"  terminal results {self.results}: {self.succeeded} succeeded with one effect each, "
@@ -77,6 +81,7 @@ class Chaos:
         self._random = Random(seed)
         self._seed = seed
         self._moved = threading.Event()
+        self._forgotten: set[str] = set()
         self.summary = Summary(transport.name, tickets)
         self.hive = ReferenceHive(clock=lambda: time.time_ns() // 1_000_000)
 
@@ -99,12 +104,16 @@ class Chaos:
         workers = [self.hive.spawn_worker("worker-gpu").worker_id for _ in range(WORKERS)]
         caller = Caller(self.hive, workers, self.summary.tickets)
         agent = self._start(proxy)
+        reboots = [self.summary.tickets * 2 // 3]
         kills = self._moments(self.summary.tickets // 25)
         restarts = self._moments(self.summary.tickets // 20)
         deadline = time.monotonic() + PATIENCE_S
         known = -1
         try:
             while (ended := self._ended(caller)) < self.summary.tickets:
+                if reboots and ended >= reboots[0]:
+                    reboots.pop(0)
+                    self._reboot(caller, served)
                 caller.submit_what_can_be()
                 if ended > known:
                     known, deadline = ended, time.monotonic() + PATIENCE_S
@@ -133,6 +142,18 @@ class Chaos:
             agent.kill()
         self._book(caller)
 
+    def _reboot(self, caller: Caller, served: Served) -> None:
+        """The hive loses its memory; what was open in it is open for nobody any more."""
+        self.hive.reboot()
+        self._forgotten |= {name for name in caller.submitted if not self._results(name)}
+        caller.workers[:] = [self.hive.spawn_worker("worker-gpu").worker_id for _ in range(WORKERS)]
+        caller.total = self.summary.tickets + len(self._forgotten)
+        served.restart()
+        self.summary.hive_reboots += 1
+
+    def _results(self, name: str) -> list[str]:
+        return self.hive.terminal_lines((name, f"key-{name}"))
+
     @property
     def _state(self) -> Path:
         return self._place / "state"
@@ -146,20 +167,22 @@ class Chaos:
         return sorted(self._random.randrange(1, self.summary.tickets) for _ in range(count))
 
     def _ended(self, caller: Caller) -> int:
-        return sum(bool(self.hive.terminal_lines((name, f"key-{name}"))) for name in caller.submitted)
+        return sum(bool(self._results(name)) for name in caller.submitted)
 
     def _stuck(self, caller: Caller, agent: AgentProcess) -> str:
-        waiting = [name for name in caller.submitted if not self.hive.terminal_lines((name, f"key-{name}"))]
+        waiting = [name for name in caller.submitted if not self._results(name)]
         log = agent.errors.read_text(encoding="utf-8")[-3000:]
         return f"nothing ended for {PATIENCE_S:.0f} s; open: {waiting[:20]}\n{log}"
 
     def _book(self, caller: Caller) -> None:
         summary = self.summary
-        books = books_of(self.hive, self._state, caller.submitted)
-        summary.effects = sum(books.effects.values())
+        kept = [name for name in caller.submitted if name not in self._forgotten]
+        books = books_of(self.hive, self._state, kept)
+        summary.forgotten = len(self._forgotten)
+        summary.effects = sum(books.effects[name] for name in kept)
         summary.repeated = sum(count - 1 for count in books.effects.values())
         summary.results = sum(books.results.values())
-        for name in caller.submitted:
+        for name in kept:
             effects, lines, outcome = books.effects[name], books.results[name], books.outcomes.get(name)
             if (outcome, effects, lines) == ("confirmed", 1, 1):
                 summary.succeeded += 1
@@ -167,7 +190,8 @@ class Chaos:
                 summary.not_applied += 1
             else:
                 summary.problems.append(f"{name}: {outcome}, {effects} effects, {lines} terminal results")
-        if set(books.effects) - set(caller.submitted):
-            summary.problems.append(
-                f"effects that nobody asked for: {set(books.effects) - set(caller.submitted)}"
-            )
+        summary.problems += [
+            f"{name}: a result after the reboot" for name in self._forgotten if self._results(name)
+        ]
+        if stray := set(books.effects) - set(caller.submitted):
+            summary.problems.append(f"effects that nobody asked for: {stray}")
