@@ -43,13 +43,13 @@ def _latencies(
             finished.put(time.perf_counter())
 
     faults.on_applied(applied)
-    hive = ReferenceHive(clock=lambda: int(time.time() * 1000))
+    hive = ReferenceHive(transport.profile, clock=lambda: int(time.time() * 1000))
     workers = itertools.cycle([hive.spawn_worker("worker-gpu").worker_id for _ in range(16)])
     phase = Random(7)
     served = transport.serve(hive, faults)
     found = []
     try:
-        agent = transport.agent(tmp / "state", served.port, tmp, poll_ms=poll_ms)
+        agent = served.agent(tmp / "state", served.port, tmp, timeout_s=None, poll_ms=poll_ms)
         try:
             for number in range(tickets + WARM):
                 if number >= WARM and silence_s:

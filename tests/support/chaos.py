@@ -83,7 +83,7 @@ class Chaos:
         self._moved = threading.Event()
         self._forgotten: set[str] = set()
         self.summary = Summary(transport.name, tickets)
-        self.hive = ReferenceHive(clock=lambda: time.time_ns() // 1_000_000)
+        self.hive = ReferenceHive(transport.profile, clock=lambda: time.time_ns() // 1_000_000)
 
     def run(self) -> Summary:
         started = time.monotonic()
@@ -103,7 +103,7 @@ class Chaos:
     def _drive(self, served: Served, proxy: FaultProxy) -> None:
         workers = [self.hive.spawn_worker("worker-gpu").worker_id for _ in range(WORKERS)]
         caller = Caller(self.hive, workers, self.summary.tickets)
-        agent = self._start(proxy)
+        agent = self._start(served, proxy)
         reboots = [self.summary.tickets * 2 // 3]
         kills = self._moments(self.summary.tickets // 25)
         restarts = self._moments(self.summary.tickets // 20)
@@ -122,7 +122,7 @@ class Chaos:
                     kills.pop(0)
                     agent.kill()
                     self.summary.agent_kills += 1
-                    agent = self._start(proxy)
+                    agent = self._start(served, proxy)
                 if restarts and ended >= restarts[0]:
                     restarts.pop(0)
                     served.restart()
@@ -158,9 +158,9 @@ class Chaos:
     def _state(self) -> Path:
         return self._place / "state"
 
-    def _start(self, proxy: FaultProxy) -> AgentProcess:
+    def _start(self, served: Served, proxy: FaultProxy) -> AgentProcess:
         proxy.be_gentle()
-        return self._transport.agent(self._state, proxy.port, self._place, timeout_s=COMMAND_TIMEOUT_S)
+        return served.agent(self._state, proxy.port, self._place, timeout_s=COMMAND_TIMEOUT_S, poll_ms=None)
 
     def _moments(self, count: int) -> list[int]:
         """After how many ended tickets something happens."""
