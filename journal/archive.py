@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ticket_agent.journal.envelope import Kind, split_envelopes
+from ticket_agent.journal.envelope import Kind, other_version, split_envelopes
 from ticket_agent.journal.errors import RecordError
 from ticket_agent.journal.record import decode_record
 
@@ -94,5 +94,6 @@ def read_segment(name: str, data: bytes) -> Segment:
             problems.append(SegmentProblem(offset=at + error.offset, reason=error.reason))
         at += len(part)
     if covered < len(data):
-        problems.append(SegmentProblem(offset=covered, reason="no whole record begins here"))
+        reason = other_version(Kind.RECORD, data[covered:]) or "no whole record begins here"
+        problems.append(SegmentProblem(offset=covered, reason=reason))
     return Segment(name=name, records=tuple(records), problems=tuple(problems))

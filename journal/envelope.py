@@ -25,6 +25,7 @@ __all__ = [
     "Kind",
     "encode_json",
     "open_envelope",
+    "other_version",
     "parse_body",
     "seal",
     "seal_text",
@@ -114,17 +115,22 @@ def _refuse_header(kind: Kind, data: bytes) -> NoReturn:
     if not data.strip(b"\0"):
         raise RecordError(f"the file is {len(data)} NUL bytes: its data never reached the disk")
     expected = f"ticket-agent-{kind}/v1 sha256=".encode()
-    version = _VERSION.match(data)
-    if version is not None and data.startswith(f"ticket-agent-{kind}/".encode()) and version[1] != b"1":
-        raise RecordError(
-            f"written in format v{version[1].decode()}, and this program reads v1 only; use a newer program"
-        )
+    if (newer := other_version(kind, data)) is not None:
+        raise RecordError(newer)
     if len(data) < _MAX_HEADER and b"\n" not in data and expected.startswith(data[: len(expected)]):
         raise RecordError(f"torn: the file ends inside its header after {len(data)} bytes", offset=len(data))
     wrong = next(
         (at for at, byte in enumerate(expected) if data[at : at + 1] != bytes([byte])), len(expected)
     )
     raise RecordError(f"the header is not that of a ticket-agent {kind} file", offset=wrong)
+
+
+def other_version(kind: Kind, data: bytes) -> str | None:
+    """Why this program cannot read a file that begins so, when it is of another version; else None."""
+    version = _VERSION.match(data)
+    if version is None or not data.startswith(f"ticket-agent-{kind}/".encode()) or version[1] == b"1":
+        return None
+    return f"written in format v{version[1].decode()}, and this program reads v1 only; use a newer program"
 
 
 def _refuse_digest(body: bytes, start: int) -> NoReturn:

@@ -76,6 +76,7 @@ def test_the_commands_are_the_documented_ones() -> None:
         "ticket check",
         "ticket mint",
         "hive serve",
+        "install",
         "completion",
     }
 

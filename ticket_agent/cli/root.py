@@ -57,6 +57,7 @@ class LazyGroup(click.Group):
         "inventory": ("ticket_agent.cli.inventory", "List this host's GPUs by UUID and PCI bus id."),
         "ticket": ("ticket_agent.cli.ticket", "Show, check and mint capability tickets."),
         "hive": ("ticket_agent.cli.hive", "Run the reference hive."),
+        "install": ("ticket_agent.cli.install", "Print a systemd unit, a configuration, an image recipe."),
         "completion": ("ticket_agent.cli.completion", "Print a completion script for bash, zsh or fish."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

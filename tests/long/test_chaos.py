@@ -1,0 +1,41 @@
+"""Tickets through every fault of a network, hive and agent restarting: one effect, one terminal result each.
+
+A sample by default; ``TICKET_AGENT_CHAOS=all`` sends a thousand over each transport.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from chaos import Chaos
+from fault_proxy import Strike
+from transports import TRANSPORTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transports import Transport
+
+ALL = os.environ.get("TICKET_AGENT_CHAOS") == "all"
+TICKETS = 1000 if ALL else 120
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda transport: transport.name)
+def test_one_effect_and_one_result(
+    transport: Transport, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = Chaos(transport, tmp_path, tickets=TICKETS, seed=11).run()
+    with capsys.disabled():
+        print("", *summary.lines(), sep="\n")
+    assert not summary.problems
+    assert (summary.succeeded + summary.not_applied, summary.results) == (TICKETS, TICKETS)
+    assert (summary.effects, summary.repeated) == (summary.succeeded, 0)
+    assert summary.succeeded > TICKETS / 2
+    assert summary.agent_kills > 0
+    assert summary.hive_restarts > 0
+    assert summary.hive_reboots == 1
+    if ALL:
+        assert set(Strike) <= set(summary.struck)
