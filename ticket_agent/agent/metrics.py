@@ -163,7 +163,7 @@ class Meter:
             poisoned=store.poisoned is not None,
             lifecycle=agent.gate.state.value if agent.gate.state is not None else None,
             takes_results=agent.gate.open,
-            pace=agent.pace,
+            pace=agent.cadence.pace,
         )
 
     def _open_operations(self, records: tuple[Record, ...]) -> dict[tuple[str, str], int]:
