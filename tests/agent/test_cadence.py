@@ -163,8 +163,8 @@ def test_an_agent_looks_more_often_when_the_log_turns_over(tmp_path: Path) -> No
             name = f"t{number}".ljust(120, "x")
             hive.submit(raw_grant(hive, worker, name, f"lease-{number}", key=name, ttl_s=60))
         bench.passes(1)
-        assert agent.pace.log == "spec.snapshot"
-        longest = agent.pace.longest_pause_s
+        assert agent.cadence.pace.log == "spec.snapshot"
+        longest = agent.cadence.pace.longest_pause_s
         assert longest is not None
         agent._last_activity = time.monotonic() - 60
         agent._idle_s = 1.0
@@ -172,7 +172,7 @@ def test_an_agent_looks_more_often_when_the_log_turns_over(tmp_path: Path) -> No
         assert agent._feed.callers_period_s <= longest
         (event,) = bench.events("log-nearly-outrun")
         assert event["level"] == "warning"
-        assert agent.pace.replaced >= CLOSE
+        assert agent.cadence.pace.replaced >= CLOSE
 
 
 def test_a_long_pass_ends_early_where_the_next_look_is_due(tmp_path: Path) -> None:
@@ -183,8 +183,8 @@ def test_a_long_pass_ends_early_where_the_next_look_is_due(tmp_path: Path) -> No
             worker = hive.spawn_worker("worker-gpu")
             hive.submit(raw_grant(hive, worker, f"t{number}", f"lease-{number}", ttl_s=60))
         agent = bench.agent
-        agent._watch_pace = lambda: None  # type: ignore[method-assign]
-        agent.pace = Pace(log="spec.snapshot", turnover_s=0.0, replaced=0.3)
+        agent.cadence.looked = lambda: None  # type: ignore[method-assign]
+        agent.cadence.pace = Pace(log="spec.snapshot", turnover_s=0.0, replaced=0.3)
         summary = agent.pass_once(bench.stop)
         assert (summary.admitted, summary.ended) == (4, 1)
         for left in (3, 2, 1):

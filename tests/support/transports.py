@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 from agent_support import AgentProcess
@@ -100,11 +99,14 @@ class ConsoleServed:
 
 CONSOLE = Transport("console", ConsoleServed)
 TRANSPORTS = [CONSOLE]
-if find_spec("ticket_agent.hive.rest") is not None:
-    from transport_rest import REST
 
-    TRANSPORTS.append(REST)
-if find_spec("ticket_agent.hive.mount") is not None:
-    from transport_mount import MOUNT
 
-    TRANSPORTS.append(MOUNT)
+def _others() -> list[Transport]:
+    # Their modules build on this one.
+    from transport_mount import MOUNT  # noqa: PLC0415 - see above
+    from transport_rest import REST  # noqa: PLC0415 - see above
+
+    return [REST, MOUNT]
+
+
+TRANSPORTS += _others()

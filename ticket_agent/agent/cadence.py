@@ -7,16 +7,21 @@ the whole ring is replaced. The pace is measured in bytes, from the offsets that
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from ticket_agent.agent.feed import CALLERS_PERIOD_S
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ticket_agent.agent.events import EventLog
+    from ticket_agent.agent.feed import Feed
     from ticket_agent.protocol.retention import Retention
 
-__all__ = ["LogPace", "Pace"]
+__all__ = ["Cadence", "LogPace", "Pace"]
 
 REQUEST_LOGS: Final = ("spec.snapshot", "spec")
 RING_BYTES: Final = 16384
@@ -83,6 +88,41 @@ class LogPace:
             turnover_s=fastest.turnover_s,
             replaced=max(pace.replaced for pace in paces),
         )
+
+
+class Cadence:
+    """Sees to it that the looks of a feed come often enough, and says so once when they do not.
+
+    Args:
+        feed: whose looks they are; how often it reads the callers' log is set here.
+        events: hears when a burst could overtake the looks.
+        monotonic: seconds.
+    """
+
+    def __init__(self, feed: Feed, events: EventLog, *, monotonic: Callable[[], float]) -> None:
+        self._feed = feed
+        self._events = events
+        self._monotonic = monotonic
+        self._logs = LogPace()
+        self.pace = Pace()
+
+    @property
+    def longest_pause_s(self) -> float:
+        """Seconds within which the next look must come; infinite if any cadence will do."""
+        return math.inf if self.pace.longest_pause_s is None else self.pace.longest_pause_s
+
+    def looked(self) -> None:
+        """Note that the feed has just looked."""
+        now = self._monotonic()
+        self._logs.saw(self._feed.retention, now)
+        self.pace = self._logs.pace(now)
+        self._feed.callers_period_s = min(CALLERS_PERIOD_S, self.longest_pause_s)
+        if not self.pace.close:
+            self._events.settled("log-nearly-outrun", "pace")
+            return
+        share = f"{min(self.pace.replaced, 1):.0%}"
+        detail = "requests come so fast that some could be evicted before they are seen; see `status`"
+        self._events.once("warning", "log-nearly-outrun", "pace", detail, replaced=share)
 
 
 class _Log:

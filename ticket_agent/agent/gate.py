@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LifecycleGate"]
 
-LOOK_PERIOD_S: Final = 5.0
+LOOK_PERIOD_S: Final = 2.0
 """Longest time between two looks while nothing asks for one."""
 
 

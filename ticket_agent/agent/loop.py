@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ticket_agent.agent.authority import prove_authority
-from ticket_agent.agent.cadence import LogPace, Pace
-from ticket_agent.agent.feed import CALLERS_PERIOD_S, Feed
+from ticket_agent.agent.cadence import Cadence
+from ticket_agent.agent.feed import Feed
 from ticket_agent.agent.gate import LifecycleGate
 from ticket_agent.agent.intake import Intake
 from ticket_agent.agent.keys import RELAY_FAMILY, V2_FAMILY
@@ -166,9 +166,7 @@ class Agent:
         self._feed = Feed(namespace, self._paths, monotonic=monotonic)
         self.streams = ResultStreams(namespace, self._paths)
         self.gate = LifecycleGate(namespace, events, clock=clock, monotonic=monotonic)
-        self._log_pace = LogPace()
-        self.pace = Pace()
-        """How the looks stand against the logs that they look at."""
+        self.cadence = Cadence(self._feed, events, monotonic=monotonic)
         self.relay = Relay(
             relay, store=store, events=events, local_hive=config.local_hive, monotonic=monotonic
         )
@@ -242,7 +240,7 @@ class Agent:
         if self.intake.held is not None or self.intake.incomplete:
             self._feed.forget()
         look = self._feed.look()
-        self._watch_pace()
+        self.cadence.looked()
         if look is not None and self.intake.meets_former and not self._read_results():
             self.intake.incomplete = True
         elif look is None:
@@ -272,20 +270,6 @@ class Agent:
     def authority(self, spec: HostTicketSpec) -> tuple[Allowed, str]:
         """Whether a ticket whose effect goes on still has its authority, and what is known about that."""
         return prove_authority(self._namespace, self._feed, spec, shard_bits=self._config.shard_bits)
-
-    def _watch_pace(self) -> None:
-        """See how fast the request logs turn over; say so once when the looks come too late for them."""
-        now = self._monotonic()
-        self._log_pace.saw(self._feed.retention, now)
-        self.pace = self._log_pace.pace(now)
-        longest = self.pace.longest_pause_s
-        self._feed.callers_period_s = min(CALLERS_PERIOD_S, longest or CALLERS_PERIOD_S)
-        if self.pace.close:
-            share = f"{min(self.pace.replaced, 1):.0%}"
-            detail = "requests come so fast that some could be evicted before they are seen; see `status`"
-            self._events.once("warning", "log-nearly-outrun", "pace", detail, replaced=share)
-        else:
-            self._events.settled("log-nearly-outrun", "pace")
 
     def _read_results(self) -> bool:
         """Read the results in the session of the last look; False if that session is over."""
@@ -351,10 +335,9 @@ class Agent:
     def _drive(self, summary: PassSummary, stop: threading.Event) -> None:
         lanes = Lanes(self.intake.blocked, self._providers)
         unpublished: set[str] = set()
-        longest = self.pace.longest_pause_s
-        look_due = None if longest is None else self._monotonic() + longest
+        look_due = self._monotonic() + self.cadence.longest_pause_s
         for op in in_order(self.operations.values()):
-            if stop.is_set() or (summary.steps and look_due is not None and self._monotonic() >= look_due):
+            if stop.is_set() or (summary.steps and self._monotonic() >= look_due):
                 return
             op.may_dispatch = not lanes.is_held(op)
             may_step = op.may_dispatch or lapsed(op, self._clock())
@@ -487,9 +470,7 @@ class Agent:
         if self._feed.session != self._namespace.session:
             return 0.0
         due = [op.retry_at - now for op in self.operations.values() if op.retry_at > now]
-        if self.pace.longest_pause_s is not None:
-            due.append(self.pace.longest_pause_s)
         relay_s = self.relay.pause_s()
         if relay_s is not None:
             due.append(max(relay_s, poll.fast_ms / 1000))
-        return max(min([self._idle_s, *due]), 0.001)
+        return max(min([self._idle_s, self.cadence.longest_pause_s, *due]), 0.001)

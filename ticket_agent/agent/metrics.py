@@ -166,7 +166,7 @@ class Meter:
             poisoned=store.poisoned is not None,
             lifecycle=agent.gate.state.value if agent.gate.state is not None else None,
             takes_results=agent.gate.open,
-            pace=agent.pace,
+            pace=agent.cadence.pace,
             relay=agent.relay.figures(agent.operations.values()) if agent.relay.enabled else None,
         )
 
