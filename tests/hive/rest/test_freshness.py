@@ -13,6 +13,7 @@ from ticket_agent.hive.reference import STRICT_A
 from ticket_agent.hive.rest.freshness import MARGIN_S, Freshness
 from ticket_agent.protocol.lease import GrantControl, PreemptControl
 from ticket_agent.protocol.namespace import Acked, HiveRefusedError
+from ticket_agent.protocol.retention import parse_retention
 
 GRANT = GrantControl(id="l-1", subject="worker-1", resource="GPU-0", ttl_s=60, priority=1).encode()
 PREEMPT = PreemptControl(id="l-1", reason="done").encode()
@@ -154,3 +155,30 @@ def test_logs_that_grow_are_read_past_the_cache(profile: str) -> None:
                 worker = hive.spawn_worker("worker-gpu")
             namespace.append(SPEC, raw_grant(hive, worker, f"t-{number}", f"l-{number}"))
             assert len(namespace.read(SNAPSHOT)) == number
+
+
+def test_a_log_and_offsets_of_another_moment_are_never_shown_as_one() -> None:
+    """The records move on behind the gateway's back; all are of one length, so that sizes tell nothing."""
+    with (
+        running_gateway(cache_s=0.2) as (hive, server),
+        rest(server.url, auth_token=server.token, cache_s=0.2, sleep=time.sleep) as namespace,
+    ):
+        places: dict[str, int] = {}
+        for number in range(100, 160):
+            hive.submit(
+                raw_grant(hive, hive.spawn_worker("worker-gpu", f"w-{number}"), f"t-{number}", f"l-{number}")
+            )
+            if number % 6:
+                continue
+            for _ in range(5):
+                before = namespace.read("/host/tickets/retention")
+                lines = namespace.read(SNAPSHOT)
+                after = namespace.read("/host/tickets/retention")
+                if before == after:
+                    break
+            assert before == after
+            at = parse_retention(after)["spec.snapshot"].base
+            for line in lines:
+                assert places.setdefault(line, at) == at, "a record moved, as if the hive had rebooted"
+                at += len(line) + 1
+        assert len(places) > 20

@@ -85,7 +85,7 @@ class RestNamespace:
         self._links = 0
         self._sessions = Sessions()
         self._freshness = Freshness(config.cache_s)
-        self._logs = LogReader(cat=self._cat, tail=self._tail)
+        self._logs = LogReader(cat=self._cat, tail=self._tail, doubt=self._doubt)
         self._left_alone_until = float("-inf")
 
     @property
@@ -202,7 +202,7 @@ class RestNamespace:
         status = self.status()
         began = self._sessions.see(read_evidence(status, link=self._links))
         if began:
-            self._logs.forget()
+            self._logs.session_began()
             self._freshness.session_began(self._monotonic())
         return began
 
@@ -265,6 +265,9 @@ class RestNamespace:
             return self._get(Verb.CAT, path)
         finally:
             self._freshness.read(path, self._monotonic())
+
+    def _doubt(self, path: str) -> None:
+        self._freshness.doubted(path, self._monotonic())
 
     def _tail(self, path: str) -> list[str]:
         return self._get(Verb.TAIL, path)

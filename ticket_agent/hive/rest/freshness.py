@@ -73,6 +73,12 @@ class Freshness:
                 self._stale[one] = until
         self._stale = {one: until for one, until in self._stale.items() if until > now}
 
+    def doubted(self, path: str, now: float) -> None:
+        """Note that what was last shown of ``path`` may be older than something else that was read."""
+        until = self._lapses.get(path, 0.0)
+        if until > now:
+            self._stale[path] = until
+
     def session_began(self, now: float) -> None:
         """Note that everything the cache holds may be of the hive's earlier life."""
         self._began = now
