@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -93,6 +94,31 @@ def test_what_the_hive_drops_before_there_was_room_is_told(tmp_path: Path) -> No
             assert (event["id"], event["level"]) == ("t2", "error")
             assert bench.agent.relay.book.counters.missed == 1
             assert journal_key("t1") in bench.store.records
+
+
+def test_a_burst_does_not_push_tickets_out_of_a_peer_s_log_before_they_are_taken_up(tmp_path: Path) -> None:
+    names = [f"t{number}" for number in range(40)]
+    with running_hive() as (hive, server), peers() as other:
+        peer = other.hives["hive-b"]
+        with relaying(server, tmp_path / "state", other.plan()) as bench:
+            for name in names:
+                hive.echo(SPEC, ticket(name))
+                bench.passes(1)
+            run_until(
+                bench, lambda: any("nobody at hive-b" in op.waiting for op in bench.agent.operations.values())
+            )
+            assert bench.agent.relay.book.depth[0] > 0
+            sent = [json.loads(line)["id"] for line in other.taken["hive-b"]]
+            assert [spec.id for spec in arrived(peer)][1:] == sent
+
+            # The agent there comes late: it still finds every ticket.
+            def done() -> bool:
+                perform(peer)
+                return len(other.taken["hive-b"]) == len(names) and not bench.store.open_records()
+
+            run_until(bench, done)
+        assert [json.loads(line)["id"] for line in other.taken["hive-b"]] == names
+        assert all(len(hive.terminal_lines((name, f"key-{name}"))) == 1 for name in names)
 
 
 def test_an_unknown_peer_is_told_and_served_once_it_is_configured(tmp_path: Path) -> None:
