@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ticket_agent.agent.keys import RELAY_FAMILY, pair_of_relay, relay_key
+from ticket_agent.agent.keys import RELAY_FAMILY, relay_key
 from ticket_agent.agent.operation import spec_of
 from ticket_agent.journal.errors import QuarantinedRecordError, StorageFullError
 from ticket_agent.journal.transitions import State
@@ -111,7 +111,7 @@ class RelayBook:
         *,
         local_hive: str,
         actions: Collection[str],
-        peers: Container[str],
+        peers: Collection[str],
         bounds: RelayBounds,
         enabled: bool,
     ) -> None:
@@ -129,9 +129,6 @@ class RelayBook:
         """Lines that wait in the hive's log for room in the queue."""
         self._strangers: dict[str, str] = {}
         self._pending, self._open = _Sizes(), _Sizes()
-        self._pairs: dict[str, int] = {}
-        for key in store.records:
-            self._count_pair(key)
         for record in store.open_records():
             if record.family == RELAY_FAMILY:
                 size = _size(record, local_hive)
@@ -149,9 +146,11 @@ class RelayBook:
         """Keys of the tickets that are not delivered yet."""
         return self._pending.by_key.keys()
 
-    def relays_of(self, pair: str) -> int:
-        """How many tickets of one pair of id and key are in the journal, whatever their targets."""
-        return self._pairs.get(pair, 0)
+    def relayed_elsewhere(self, spec: HostTicketSpec) -> bool:
+        """Whether the same pair of id and key is in the journal for another peer as well."""
+        others = [name for name in self._peers if name != spec.target_hive]
+        keys = [relay_key(replace(spec, target_hive=name), self._local_hive) for name in others]
+        return any(key in self._store.records for key in keys)
 
     def delivered(self, key: str) -> None:
         """Note that a ticket does not wait for its delivery any more."""
@@ -214,11 +213,6 @@ class RelayBook:
         if self.enabled:
             self._events.settled("relay-backpressure", "queue")
 
-    def _count_pair(self, key: str) -> None:
-        pair = pair_of_relay(key)
-        if pair is not None:
-            self._pairs[pair] = self._pairs.get(pair, 0) + 1
-
     def _again(self, text: str, spec: HostTicketSpec, known: Record) -> None:
         if self._same(text, spec, known):
             self.counters.deduplicated += 1
@@ -269,7 +263,6 @@ class RelayBook:
             return
         self._pending.add(key, size)
         self._open.add(key, size)
-        self._count_pair(key)
         self.counters.queued += 1
         fresh.append(record)
 

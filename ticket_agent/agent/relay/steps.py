@@ -89,7 +89,7 @@ class RelayStepper(Stepper):
     def _only_one(self, op: Operation) -> bool:
         """Whether no other operation has this pair of id and key: then a result without hives is its own."""
         pair = op.spec.journal_key
-        return f"v1/{pair}" not in self._store.records and self._book.relays_of(pair) <= 1
+        return f"v1/{pair}" not in self._store.records and not self._book.relayed_elsewhere(op.spec)
 
     def _going(self, op: Operation) -> Relayed:
         peer = self._peers.get(op.spec.target_hive or "")
