@@ -79,6 +79,25 @@ def test_a_full_queue_takes_nothing_new_and_drops_nothing(
         assert bench.agent.relay.book.counters.missed == 0
 
 
+def test_a_dead_peer_s_tickets_never_fill_the_queue_of_another_one(tmp_path: Path) -> None:
+    with running_hive() as (hive, server), peers("hive-b", "hive-c") as other:
+        deaf(other)
+        for number in range(10):
+            hive.echo(SPEC, ticket(f"b{number}"))
+        for number in range(3):
+            hive.echo(SPEC, ticket(f"c{number}", target="hive-c"))
+        plan = other.plan(bounds=RelayBounds(queue_max_entries=8))
+        with relaying(server, tmp_path / "state", plan) as bench:
+            run_until(bench, lambda: len(other.taken["hive-c"]) == 3)
+            told = bench.agent.relay.document(bench.agent.operations.values())
+            # Two of the eight are kept for the other peer.
+            assert told["peers"]["hive-b"]["pending"] == 6
+            assert told["held_in_log"] == 4
+            other.servers["hive-b"].faults.clear()
+            run_until(bench, lambda: len(other.taken["hive-b"]) == 10)
+        assert [json.loads(line)["id"] for line in other.taken["hive-b"]] == [f"b{n}" for n in range(10)]
+
+
 def test_what_the_hive_drops_before_there_was_room_is_told(tmp_path: Path) -> None:
     with running_hive() as (hive, server), peers() as other:
         deaf(other)
