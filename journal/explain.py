@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from ticket_agent.journal.outcome import Committed, Rejected, Unknown
+from ticket_agent.journal.outcome import Committed, Rejected, Underway, Unknown
 from ticket_agent.journal.recovery import (
     Admission,
     Decision,
@@ -135,6 +135,7 @@ def explain(
         outcome=None if outcome is None else f"{type(outcome).__name__}: {outcome.detail}",
         otherwise=tuple(dict.fromkeys(_otherwise(record, facts, decision))),
         uncertain=decision is Decision.OBSERVE
+        and not isinstance(outcome, Underway)
         and settle_observation(outcome or Unknown("not observed"), facts) is None,
     )
 
@@ -171,6 +172,8 @@ def _effect(
 ) -> str:
     if decision is not Decision.OBSERVE:
         return effects[decision]
+    if isinstance(outcome, Underway):
+        return f"let it go on, as it is known to do, and look again every {outcome.poll_s:g} s"
     if outcome is None:
         return f"{effects[decision]}; {_without_knowledge(facts)}"
     result = settle_observation(outcome, facts)

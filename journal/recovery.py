@@ -168,14 +168,16 @@ def settled(outcome: Outcome, *, reconciled: bool) -> ProviderResult | None:
     return None
 
 
-def settle_observation(outcome: Outcome, facts: Facts) -> ProviderResult | None:
+def settle_observation(outcome: Outcome, facts: Facts, *, followed: bool = False) -> ProviderResult | None:
     """Return the result that an observation ends with; None keeps the operation in ``executing``.
+
+    ``followed`` says that this process dispatched it and has known since that it was under way.
 
     Knowledge always wins. Without it, the request's expiry or the root's oblivion ends the uncertainty as
     ``stale``: the effect may or may not have happened, and the message says that it was not repeated. What is
     under way is not uncertain: its provider ends it when its time is over.
     """
-    result = settled(outcome, reconciled=True)
+    result = settled(outcome, reconciled=not followed)
     if result is not None or isinstance(outcome, Underway):
         return result
     if facts.expired:

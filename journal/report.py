@@ -146,11 +146,14 @@ def _verdict(timeline: Timeline) -> Iterable[str]:
             f"{len(settled)} operation{_s(len(settled))} had an uncertain outcome for a while and "
             f"{'was' if len(settled) == 1 else 'were'} settled; the longest took {span(longest)}."
         )
-    if unsettled:
-        yield (
-            f"{unsettled} operation{_s(unsettled)} {'is' if unsettled == 1 else 'are'} dispatched and not "
-            "settled: nobody can tell yet whether the effect happened."
-        )
+    noted = sum(lane.record.outcome_unknown for lane in timeline.windows)
+    for count, why in (
+        (noted, "nobody can tell yet whether the effect happened"),
+        (unsettled - noted, "the effect goes on, or nobody has looked yet"),
+    ):
+        if count:
+            verb = "is" if count == 1 else "are"
+            yield f"{count} operation{_s(count)} {verb} dispatched and not settled: {why}."
 
 
 def _length(lane: Lane) -> int:

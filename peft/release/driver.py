@@ -11,16 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ticket_agent.journal.errors import StorageFullError
-from ticket_agent.journal.outcome import Committed, Rejected, Underway, Unknown
+from ticket_agent.journal.outcome import Rejected, Underway, Unknown
 from ticket_agent.peft.errors import PeftError
-from ticket_agent.peft.release.comparison import compare, recheck
 from ticket_agent.peft.release.conclude import result_message
+from ticket_agent.peft.release.deciding import because_of, decide_candidate, outdated
 from ticket_agent.peft.release.document_error import DocumentError
-from ticket_agent.peft.release.evaluation import Evaluation
-from ticket_agent.peft.release.evidence_errors import ComparisonRefusedError
+from ticket_agent.peft.release.ending import after_end
 from ticket_agent.peft.release.launching import Launching
 from ticket_agent.peft.release.layout import RECOVERY_PREFIX
-from ticket_agent.peft.release.markers import Blocker, Owner
 from ticket_agent.peft.release.phase_look import Expectation, look
 from ticket_agent.peft.release.phase_machine import (
     AcceptedIs,
@@ -34,21 +32,19 @@ from ticket_agent.peft.release.phase_machine import (
 from ticket_agent.peft.release.phases import Phase, ReleaseState
 from ticket_agent.peft.release.release_story import (
     COMPARISON_FILE,
-    Decided,
-    blocker_text,
     read_begun,
     read_end,
     read_story,
     write_end,
 )
-from ticket_agent.peft.release.root_errors import ObjectCorruptError, RootBlockedError, RootOwnedError
+from ticket_agent.peft.release.root_errors import ObjectCorruptError
 from ticket_agent.peft.release.running_phase import RunningPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ticket_agent.journal.outcome import JsonValue, Outcome
+    from ticket_agent.journal.outcome import Outcome
     from ticket_agent.peft.directory import Directory
     from ticket_agent.peft.release.conclude import Conclusion
     from ticket_agent.peft.release.launching import Starter
@@ -145,7 +141,7 @@ class ReleaseDriver:
                 directory = self._opened(opened)
                 ended = read_end(directory)
                 if ended is not None:
-                    return self._after_end(ended)
+                    return self._ended(ended)
                 for _ in range(MAX_MOVES):
                     done = self._move(directory, allowed, why)
                     if done.answer is not None:
@@ -197,7 +193,7 @@ class ReleaseDriver:
             return _Done(answer=self._left_to(directory, attempts))
         if original is not None and self._quiet(original):
             return _Done()
-        changed = self._outdated(story)
+        changed = outdated(story, self._root.control.accepted, now_unix_ms=self._clock())
         move = decide(self._situation(story, original, allowed, changed))
         match move.act:
             case Act.BEGIN:
@@ -211,10 +207,11 @@ class ReleaseDriver:
                 reason = f": {why}" if why and allowed is Allowed.UNPROVEN else ""
                 return _Done(answer=Underway(f"{self._what}: {move.why}{reason}", poll_s=POLL_S))
             case Act.COMPARE:
-                self._compare(directory, story)
+                decided = decide_candidate(story, self._root.control.accepted(), now_unix_ms=self._clock())
+                directory.write_file(COMPARISON_FILE, decided.encode())
                 return _Done()
             case Act.END:
-                because = self._because(story, move.why, why if allowed is Allowed.LOST else changed)
+                because = because_of(story, move.why, why if allowed is Allowed.LOST else changed)
                 return self._end(directory, story, original, _state(move), because)
 
     def _situation(self, story: Story, original: Story | None, allowed: Allowed, changed: str) -> Situation:
@@ -251,7 +248,7 @@ class ReleaseDriver:
         told = original or story
         intent = self._starter.prepare(told, phase)
         if move.why:
-            intent |= {"because": self._because(story, move.why, changed)}
+            intent |= {"because": because_of(story, move.why, changed)}
         self._journal.dispatch(self._files, phase, self._begun, intent)
         try:
             self._launching = Launching(phase, self._starter.launch(told, phase, intent))
@@ -364,60 +361,6 @@ class ReleaseDriver:
                 )
         return Unknown(f"{self._what} is left to its recovery under ticket {attempts[0]}")
 
-    # -- deciding --------------------------------------------------------------------------------------------
-
-    def _compare(self, directory: Directory, story: Story) -> None:
-        candidate, baseline, completed = _evaluations(story)
-        try:
-            comparison = compare(
-                candidate,
-                baseline,
-                policy=self._request.evaluation_policy,
-                accepted=self._root.control.accepted(),
-                now_unix_ms=max(self._clock(), completed),
-            )
-            decided = Decided(comparison=comparison)
-            if comparison.candidate_sha256 != story.candidate_sha256:
-                decided = Decided(comparison=None, why="another adapter was evaluated than was validated")
-        except ComparisonRefusedError as error:
-            decided = Decided(comparison=None, why=blocker_text(str(error)))
-        directory.write_file(COMPARISON_FILE, decided.encode())
-
-    def _outdated(self, story: Story) -> str:
-        """Why the decision does not hold when the promotion is due; empty when it does, or is not due."""
-        canary, decided = story.observed(Phase.CANARY), story.decided
-        if (
-            canary is None
-            or story.of(Phase.PROMOTE) is not None
-            or decided is None
-            or decided.comparison is None
-        ):
-            return ""
-        candidate, baseline, _ = _evaluations(story)
-        try:
-            recheck(
-                decided.comparison,
-                candidate,
-                baseline,
-                policy=self._request.evaluation_policy,
-                accepted=self._root.control.accepted(),
-                now_unix_ms=max(self._clock(), canary.completed_unix_ms),
-            )
-        except ComparisonRefusedError as error:
-            return str(error)
-        return ""
-
-    def _because(self, story: Story, why: str, more: str = "") -> str:
-        """What stops a release, as precisely as it is known."""
-        first = next((entry.because for entry in story.phases if entry.because), "")
-        last = story.phases[-1] if story.phases else None
-        if not more and last is not None and last.standing is not Standing.SUCCEEDED:
-            more = last.why
-        if not more and story.decided is not None and story.decided.comparison is None:
-            more = story.decided.why
-        told = f"{why}: {more}" if more and more not in why else why
-        return blocker_text(f"{first}; {told}" if first and told else first or told)
-
     # -- the end ---------------------------------------------------------------------------------------------
 
     def _end(
@@ -434,39 +377,12 @@ class ReleaseDriver:
         blocker = None if state is ReleaseState.SUCCEEDED else because
         record = story.ended(state, blocker, original=original)
         write_end(directory, record)
-        return _Done(answer=self._after_end(record))
+        return _Done(answer=self._ended(record))
 
-    def _after_end(self, record: ReleaseRecord) -> Outcome:
-        """Everything that follows from an end that is durable; safe to repeat."""
-        owner = Owner(operation_id=record.operation_id, request_sha256=record.request_sha256)
-        control = self._root.control
-        with self._root.locked():
-            concluded = self._conclude(self._files, self._begun, record)
-            if record.state is ReleaseState.ROLLBACK_FAILED:
-                reason = record.blocker or "the rollback failed"
-                control.block(
-                    Blocker(
-                        operation_id=record.operation_id,
-                        request_sha256=record.request_sha256,
-                        reason=reason,
-                        since_unix_ms=self._clock(),
-                    )
-                )
-            else:
-                # Once it is not ours any more, the next release may have claimed the root by now.
-                with suppress(RootBlockedError, RootOwnedError):
-                    if record.recovery is not None:
-                        control.unblock(owner)
-                    control.disclaim(owner)
-        message = result_message(record, concluded.evidence_sha256)
-        evidence: dict[str, JsonValue] = {
-            "state": record.state.value,
-            "native_evidence_sha256": concluded.evidence_sha256,
-            "phases": [entry.phase.value for entry in record.phases],
-        }
-        if record.state is ReleaseState.SUCCEEDED:
-            return Committed(message, evidence)
-        return Rejected(message, evidence)
+    def _ended(self, record: ReleaseRecord) -> Outcome:
+        return after_end(
+            self._root, self._files, self._begun, record, conclude=self._conclude, now_unix_ms=self._clock()
+        )
 
     @staticmethod
     def _process(files: OperationFiles, phase: Phase) -> RunningPhase:
@@ -490,14 +406,3 @@ def _state(move: Move) -> ReleaseState:
 def _attempts(directory: Directory) -> list[str]:
     names = directory.names()
     return [name.removeprefix(RECOVERY_PREFIX) for name in names if name.startswith(RECOVERY_PREFIX)]
-
-
-def _evaluations(story: Story) -> tuple[Evaluation, Evaluation, int]:
-    """Candidate, baseline, and when both were done."""
-    observed = story.observed(Phase.EVALUATE)
-    assert observed is not None  # it succeeded
-    return (
-        Evaluation.of_members(observed.detail["candidate"], "candidate"),
-        Evaluation.of_members(observed.detail["baseline"], "baseline"),
-        observed.completed_unix_ms,
-    )

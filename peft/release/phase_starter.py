@@ -44,8 +44,9 @@ __all__ = ["CANDIDATE", "INCUMBENT", "PhaseStarter"]
 CANDIDATE: Final = "candidate"
 INCUMBENT: Final = "incumbent"
 """Names of the servers that a release starts."""
-NATIVE_NICENESS: Final = 10
-"""Training and evaluation give way to the agent, to what is served, and to whatever else the host is for."""
+NATIVE_NICENESS: Final = 3
+"""Training and evaluation give way to the agent and to what is served: on a busy processor they get half of
+what others get. Far less would starve them until their time is over."""
 CONTROL_FILE_BYTES: Final = 2 << 30
 CONTROL_PROCESSES: Final = 512
 """Caps of the phases that are this agent's own code."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hive_support import TOKEN
-from native_worker import needs_train
 from release_daemon import Asker, Host, now_ms, release_host, wait_for
 
 from ticket_agent.hive.reference.workers import Phase as WorkerPhase
@@ -23,7 +22,7 @@ from ticket_agent.peft.release.skeleton_base import SOURCE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [needs_train, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.train, pytest.mark.timeout(600)]
 
 TRAINER = Path(__file__).parents[1] / "support" / "adapter_training.py"
 PHASES = ["validate", "train", "evaluate", "scan", "stage", "load", "canary", "promote"]
@@ -163,10 +162,11 @@ def check_answers(host: Host, asker: Asker) -> None:
 def check_books(host: Host) -> None:
     """Results, journal, evidence and signed bundle tell the same."""
     evidence = host.lab.config.root / "evidence"
-    for ticket, operation, state, outcome in (
-        ("t1", "release-1", "succeeded", "confirmed"),
-        ("t3", "release-3", "succeeded", "confirmed"),
-        ("t4", "release-4", "failed", "rejected"),
+    # The first one outlived an agent, the others were followed by the one that began them.
+    for ticket, operation, state, outcome, reconciled in (
+        ("t1", "release-1", "succeeded", "confirmed", True),
+        ("t3", "release-3", "succeeded", "confirmed", False),
+        ("t4", "release-4", "failed", "rejected", False),
     ):
         assert host.states(ticket) == (
             ["claimed", "running", "succeeded"] if state == "succeeded" else ["claimed", "running", "failed"]
@@ -174,6 +174,7 @@ def check_books(host: Host) -> None:
         record = host.record(ticket)
         assert record.result is not None
         assert (record.result.outcome, record.state.value) == (outcome, "terminal")
+        assert record.result.reconciled is reconciled
         told = verified(host, operation)
         assert (told["state"], told["ticket_id"]) == (state, ticket)
         named = told["native_evidence_sha256"]
@@ -201,7 +202,7 @@ def status(host: Host) -> tuple[int, str]:
 def test_what_is_no_longer_allowed_is_stopped_and_put_back(host: Host) -> None:
     prepared = host.lab.prepare("release-1")
     # Nothing is served yet: the ticket waits, says why, and expires without having begun anything.
-    host.submit("t0", host.lab.prepare("release-0"), life_ms=2_000)
+    host.submit("t0", host.lab.prepare("release-0"), life_ms=6_000)
     assert once(host) == (0, "ended: 0 (none); open: 1; uncertain: 0\n")
     wait_for(lambda: now_ms() >= (host.expiry["t0"]), "t0 expires")
     assert once(host)[0] == 0
@@ -237,6 +238,8 @@ def test_what_is_no_longer_allowed_is_stopped_and_put_back(host: Host) -> None:
     host.submit("t2", host.lab.prepare("release-2"), life_ms=6_000)
     host.await_phase("release-2", "validate")
     state, message = host.ended("t2")
-    assert state == "expired", message
+    # A phase that was stopped leaves the outcome unknown; between two phases nothing is unknown.
+    between = "the ticket expires before" in message or "no longer allowed" in message
+    assert state == ("failed" if between else "expired"), message
     assert host.accepted().generation == host.pointer().generation == 0
     assert agent.terminate() == 0

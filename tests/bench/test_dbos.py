@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.bench,
+    pytest.mark.disk,
     pytest.mark.timeout(240),
     pytest.mark.skipif(
         find_spec("dbos") is None, reason="dbos is not installed: pip install -e '.[bench]' brings it"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import png
@@ -20,7 +22,6 @@ from ticket_agent.journal.store import JournalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(missing_browser() is not None, reason=missing_browser() or "")
 
@@ -35,15 +36,17 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory, bytecode: Path) -> Path:
+def page(bytecode: Path) -> Iterator[Path]:
     """The report of a real agent's journal, made by the real command."""
-    home = tmp_path_factory.mktemp("crashed")
-    thrice_crashed(home)
-    answer = Operator(home, bytecode).run("journal", "report", "--html", "report.html", "--json")
-    assert answer.code == Exit.OK
-    told = answer.object
-    assert (told["operations"], told["crashes"], told["starts"]) == (LANES, CRASHES, CRASHES + 1)
-    return home / "report.html"
+    # On the disk: a state that takes no time has no width to look at.
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        thrice_crashed(home)
+        answer = Operator(home, bytecode).run("journal", "report", "--html", "report.html", "--json")
+        assert answer.code == Exit.OK
+        told = answer.object
+        assert (told["operations"], told["crashes"], told["starts"]) == (LANES, CRASHES, CRASHES + 1)
+        yield home / "report.html"
 
 
 def _rgb(colour: str) -> png.Colour:

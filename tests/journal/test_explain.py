@@ -9,7 +9,7 @@ import pytest
 from journal_support import open_store, walk
 
 from ticket_agent.journal.explain import FactName, Known, explain
-from ticket_agent.journal.outcome import Committed, Outcome, Pending, Rejected, Unknown
+from ticket_agent.journal.outcome import Committed, Outcome, Pending, Rejected, Underway, Unknown
 from ticket_agent.journal.recovery import Admission, Decision, Facts, Visible, decide
 from ticket_agent.journal.transitions import State
 
@@ -66,6 +66,8 @@ def test_the_reason_is_the_first_row_that_fits(tmp_path: Path) -> None:
         (Unknown("u"), 1, "settle as stale (by rule, not by knowledge)"),
         (Unknown("u"), None, "keep it executing and uncertain"),
         (Pending("p"), 1_001, "keep it executing and uncertain"),
+        (Underway("o", poll_s=0.25), None, "let it go on, as it is known to do, and look again every 0.25 s"),
+        (Underway("o", poll_s=0.25), 1, "let it go on"),
         (None, 1, "ends it as stale, because the request is expired"),
         (None, None, "keeps it uncertain"),
     ],
@@ -77,3 +79,4 @@ def test_an_observation_is_followed_to_its_end(
     told = explain(record, _facts(expires=expires), known=ASSUMED, outcome=outcome)
     assert words in told.effect
     assert (told.outcome is None) == (outcome is None)
+    assert told.uncertain is words.startswith("keep")

@@ -140,6 +140,14 @@ def test_what_is_under_way_is_ended_by_its_provider_alone(detail: str, known: Fa
     assert settle_observation(Underway(detail, poll_s=0.25), known) is None
 
 
+@pytest.mark.parametrize("followed", [True, False])
+def test_what_was_followed_to_its_end_is_not_reconciled(followed: bool) -> None:
+    facts = Facts(now_unix_ms=1, expires_unix_ms=None, visible=Visible.NONE, admission=Admission.KNOWN)
+    told = settle_observation(Committed("done"), facts, followed=followed)
+    assert told is not None
+    assert told.reconciled is not followed
+
+
 def test_an_outcome_that_was_told_is_not_reconciled() -> None:
     told = settled(Committed("done", {"seq": 4}), reconciled=False)
     assert told is not None

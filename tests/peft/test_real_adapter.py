@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,20 +24,7 @@ if TYPE_CHECKING:
 ROOT = VECTORS.parent
 
 
-def missing() -> list[str]:
-    """Which of the packages are not installed; a folder named ``peft`` does not count as one."""
-    found = []
-    for package in ("torch", "transformers", "peft"):
-        try:
-            version(package)
-        except PackageNotFoundError:
-            found.append(package)
-    return found
-
-
-pytestmark = pytest.mark.skipif(
-    bool(missing()), reason=f"needs {', '.join(missing())}: pip install -e '.[train]' (several GB with CUDA)"
-)
+pytestmark = pytest.mark.train
 
 
 def python(*arguments: str) -> str:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-__all__ = ["BOUNDARIES", "CAUGHT", "NOTES", "STATES", "SWEEPS", "Sweep", "summary_lines"]
+__all__ = [
+    "BOUNDARIES",
+    "CAUGHT",
+    "NOTES",
+    "STATES",
+    "SWEEPS",
+    "Sweep",
+    "handed_over",
+    "summary_lines",
+    "take_over",
+]
 
 BOUNDARIES = "boundaries"
 STATES = "crash states"
@@ -52,6 +63,18 @@ CAUGHT: dict[str, str] = {}
 """Check that caught each mutant, by the mutant's name."""
 NOTES: list[str] = []
 """What else is worth a line."""
+
+
+def handed_over() -> dict[str, Any]:
+    """What this process did, as plain values."""
+    return {"sweeps": [asdict(sweep) for sweep in SWEEPS], "caught": CAUGHT, "notes": NOTES}
+
+
+def take_over(done: dict[str, Any]) -> None:
+    """Add what another process did."""
+    SWEEPS.extend(Sweep(**sweep) for sweep in done["sweeps"])
+    CAUGHT.update(done["caught"])
+    NOTES.extend(done["notes"])
 
 
 def summary_lines() -> list[str]:

@@ -15,30 +15,8 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
-
-import pytest
-
-NEEDED = ("accelerate", "cryptography", "fastapi", "openai", "peft", "torch", "transformers", "uvicorn")
-
-
-def missing() -> list[str]:
-    """Which of the packages that a profile pins are not installed."""
-    found = []
-    for package in NEEDED:
-        try:
-            version(package)
-        except PackageNotFoundError:
-            found.append(package)
-    return found
-
-
-needs_train = pytest.mark.skipif(
-    bool(missing()),
-    reason=f"needs {', '.join(missing())}: pip install -e '.[train,release]' (several GB with CUDA)",
-)
 
 
 class Worker:

@@ -27,6 +27,10 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def set_method(owner: Any, name: str, value: Any) -> None:
+    setattr(owner, name, value)
+
+
 class LabFaults:
     """The faults of one phase in one release directory."""
 
@@ -84,7 +88,7 @@ class LabFaults:
                 self.strike()
             return found
 
-        JobDirectory.leave = left  # type: ignore[method-assign]
+        set_method(JobDirectory, "leave", left)
 
     def _after(self, place: str) -> None:
         module, _, path = place.partition(":")
@@ -97,7 +101,7 @@ class LabFaults:
             self.strike()
             return result
 
-        setattr(owner, method, call)
+        set_method(owner, method, call)
 
     def _changed(self, data: bytes) -> bytes:
         """What is written in place of the observation."""

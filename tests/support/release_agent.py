@@ -1,11 +1,12 @@
 """An agent that performs releases, as a process to be killed: a journal of tickets and the real provider.
 
 Run as a program it imports everything once, then forks one agent for every line of JSON on standard input and
-answers with its pid. An order has ``lab`` (the release directory), ``config``, ``tickets`` (each as root
+answers with its pid. An order has ``lab`` (the release directory), ``talk`` (where it says what it
+does), ``config``, ``tickets`` (each as root
 admitted it) and what goes wrong: ``die`` (``at`` a method, ``when``, of which ``phase``, the ``nth`` call),
 ``mutant`` (a name of ``release_mutants``), ``calls`` (die before that call that changes a file; -1: count).
 
-What it did last is in ``<lab>/told.json``; it ends with 0 when all tickets have ended, with 3 when one is
+What it did last is in ``<talk>/told.json``; it ends with 0 when all tickets have ended, with 3 when one is
 uncertain and stays so, and with 1 when it must.
 """
 
@@ -51,14 +52,12 @@ FAMILY = "v2"
 PAUSE_S = 0.004
 SAME = 3
 """So many answers alike, and an uncertain release is left alone."""
-CHANGES = ("fsync", "rename", "mkdir", "unlink", "rmdir", "write", "link")
+CHANGES = ("fsync", "rename", "mkdir", "unlink", "rmdir", "link")
 PR_SET_PDEATHSIG = 1
 
 
 def detection() -> Detection:
-    return Detection(
-        launcher=ConfinedLauncher(Unconfined()), unconfined=True, verdicts=(), passed_over=()
-    )
+    return Detection(launcher=ConfinedLauncher(Unconfined()), unconfined=True, verdicts=(), passed_over=())
 
 
 def config_of(members: dict[str, Any]) -> ReleaseConfig:
@@ -80,15 +79,15 @@ class Life:
     """One life of the agent."""
 
     def __init__(self, order: dict[str, Any]) -> None:
-        self.lab = Path(order["lab"])
+        self.lab, self.talk = Path(order["lab"]), Path(order["talk"])
         config = config_of(order["config"])
-        phase_starter.sys = SimpleNamespace(executable=str(config.python))  # type: ignore[attr-defined]
+        vars(phase_starter)["sys"] = SimpleNamespace(executable=str(config.python))
         host = ReleaseHost(
             config=config, owner_uid=os.geteuid(), clock=self.clock, boot_id="boot", agent_version="1+test"
         )
         host._detection = detection()
         self.provider = ReleaseProvider(
-            host=host, authority=self.authority, clock=self.clock, monotonic=time.monotonic
+            host=host, authority=self.authority, clock=self.clock, monotonic=self.monotonic
         )
         self.store = JournalStore.open(
             self.lab / "state", clock=self.clock, boot_id="boot", agent_version="1+test"
@@ -106,14 +105,19 @@ class Life:
             )
         return _Op(spec, record)
 
-    # -- what the test changes from outside -------------------------------------------------------------------
+    # -- what the test changes from outside -----------------------------------------------------------------
 
     def clock(self) -> int:
+        return time.time_ns() // 1_000_000 + self.offset("clock")
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.offset("monotonic")
+
+    def offset(self, name: str) -> int:
         try:
-            offset = int((self.lab / "clock").read_bytes())
+            return int((self.lab / name).read_bytes())
         except FileNotFoundError:
-            offset = 0
-        return time.time_ns() // 1_000_000 + offset
+            return 0
 
     def authority(self, _: HostTicketSpec) -> tuple[Allowed, str]:
         try:
@@ -129,7 +133,7 @@ class Life:
             self.provider.tend()
             for op in self.ops:
                 if op.record.state is not State.TERMINAL:
-                    self.step(op)
+                    self.try_step(op)
             self.tell()
             open_ones = [op for op in self.ops if op.record.state is not State.TERMINAL]
             if not open_ones:
@@ -137,6 +141,12 @@ class Life:
             if all(op.last == "Unknown" and op.same >= SAME for op in open_ones):
                 return 3
             time.sleep(PAUSE_S)
+
+    def try_step(self, op: _Op) -> None:
+        try:
+            self.step(op)
+        except StorageFullError as error:
+            self.noted(op, "Waits", str(error))
 
     def step(self, op: _Op) -> None:
         key = op.spec.id
@@ -168,10 +178,7 @@ class Life:
             return self.refuse(op, "rejected", str(error))
         except PlanWaitsError as error:
             return self.noted(op, "Waits", str(error))
-        try:
-            op.record = self.store.dispatch(key, plan)
-        except StorageFullError as error:
-            return self.noted(op, "Waits", str(error))
+        op.record = self.store.dispatch(key, plan)
         outcome = self.timed(lambda: self.provider.execute(plan))
         self.noted(op, type(outcome).__name__, outcome.detail)
         result = settled(outcome, reconciled=False)
@@ -219,10 +226,9 @@ class Life:
             }
             for op in self.ops
         }
-        path = self.lab / "told.json"
-        new = self.lab / "told.new"
+        path, new = self.talk / "told.json", self.talk / "told.new"
         new.write_text(json.dumps(told | {"longest_s": self.longest_s}), encoding="utf-8")
-        os.replace(new, path)
+        new.replace(path)
 
 
 def staged(op: _Op, result: ProviderResult) -> StagedResult:
@@ -230,7 +236,7 @@ def staged(op: _Op, result: ProviderResult) -> StagedResult:
     return StagedResult(path="/results", line=line)
 
 
-# -- dying ----------------------------------------------------------------------------------------------------
+# -- dying --------------------------------------------------------------------------------------------------
 
 
 def die() -> None:
@@ -263,6 +269,7 @@ def dying(at: str, when: str, *, phase: str | None, nth: int) -> None:
 def dying_at_call(number: int, log: Path) -> None:
     """SIGKILL before the call with this number, from 0, that changes a file; -1 only notes them down."""
     from ticket_agent.peft import directory  # noqa: PLC0415 - of the few who count
+    from ticket_agent.peft.renaming import rename_new  # noqa: PLC0415
 
     seen = 0
 
@@ -281,7 +288,7 @@ def dying_at_call(number: int, log: Path) -> None:
 
     for name in CHANGES:
         setattr(os, name, wrap(name, getattr(os, name)))
-    directory.rename_new = wrap("rename_new", directory.rename_new)
+    vars(directory)["rename_new"] = wrap("rename_new", rename_new)
 
 
 def _where(arguments: tuple[Any, ...]) -> str:
@@ -299,7 +306,7 @@ def live(order: dict[str, Any]) -> int:
         dying(told["at"], told.get("when", "after"), phase=told.get("phase"), nth=told.get("nth", 1))
     life = Life(order)
     if order.get("calls") is not None:
-        dying_at_call(order["calls"], life.lab / "calls")
+        dying_at_call(order["calls"], life.talk / "calls")
     try:
         return life.run()
     except JournalPoisonedError as error:
@@ -314,7 +321,7 @@ def be_the_agent(order: dict[str, Any], parent: int) -> None:
         if os.getppid() != parent:
             die()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        output = os.open(f"{order['lab']}/agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        output = os.open(f"{order['talk']}/agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.umask(0o077)

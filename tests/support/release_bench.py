@@ -1,4 +1,4 @@
-"""A release directory on which real agents are killed: what they find, what is asked of it, what must hold."""
+"""A release directory on which real agents are killed: how it is found, spoilt, asked and looked at."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from serving_support import QUICK, TOKEN, TRANSFORMERS, answers, free_port
 from ticket_agent.peft.errors import AbsentError, PeftError
 from ticket_agent.peft.release.bundle_verify import BundleVerification
 from ticket_agent.peft.release.confine import Unconfined
+from ticket_agent.peft.release.deployment import encode_deployment
 from ticket_agent.peft.release.keys import read_public_key
 from ticket_agent.peft.release.launcher import ConfinedLauncher
 from ticket_agent.peft.release.layout import OperationFiles
@@ -39,6 +41,7 @@ from ticket_agent.peft.release.serving_pointer import ServingPointer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ticket_agent.peft.release.deployment import DeploymentState
     from ticket_agent.peft.release.known_server import KnownServer
     from ticket_agent.peft.release.prepare import PreparedRelease
     from ticket_agent.peft.release.private_root import PrivateRoot
@@ -50,16 +53,17 @@ SUPPORT = Path(__file__).parent
 ROOT = SUPPORT.parents[1]
 HOUR_MS = 3_600_000
 WAIT_S = 30.0
+DISK_BYTES = 192 << 20
 OPERATION = "rel-1"
 FIRST = "first.server"
-TIMES: dict[str, float] = {
+TIMES: dict[str, Any] = {
     "ready_s": 5.0,
     "settle_s": 0.02,
     "drain_s": 0.5,
     "gone_s": 2.0,
     "soak_s": 0.06,
     "soak_pause_s": 0.02,
-    "authority_grace_s": 0.3,
+    "authority_grace_s": 20.0,
 }
 
 
@@ -134,7 +138,7 @@ class Client(Caller):
     def gap_ms(self, since: float) -> float:
         """The longest time without an answer from ``since`` until now, which is looked at as well."""
         times = [since, *(when for when, _ in list(self.answers) if when >= since), time.monotonic()]
-        return max(after - before for before, after in zip(times, times[1:], strict=False)) * 1000
+        return max(after - before for before, after in pairwise(times)) * 1000
 
 
 class Bench:
@@ -144,6 +148,8 @@ class Bench:
         os.umask(0o077)
         self.zygote = zygote
         self.folder = folder
+        self.talk = folder.with_name(f"{folder.name}-talk")
+        self.talk.mkdir()
         ports = tuple(sorted({free_port() for _ in range(5)}))
         self.lab = Lab.make(folder / "lab", ports=ports, **TIMES)
         self.home = self.lab.folder
@@ -161,13 +167,15 @@ class Bench:
         self.clean = self.folder / "clean"
         self.keep(self.clean)
         self.life: Life | None = None
-        self.number = 0
+        self.small = False
+        self.wait_s = WAIT_S
+        self.wrong: dict[str, Any] = {}
 
     @property
     def config(self) -> ReleaseConfig:
         return self.lab.config
 
-    # -- from one release to the next --------------------------------------------------------------------------
+    # -- from one release to the next ------------------------------------------------------------------------
 
     def serve_first(self) -> None:
         """Have the base model served, as `release serve` would."""
@@ -192,11 +200,15 @@ class Bench:
     def keep(self, place: Path) -> None:
         """Remember everything but the servers, which live."""
         shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(self.home, place, ignore=lambda where, _: ["servers"] if where.endswith("root") else [])
+        shutil.copytree(
+            self.home, place, ignore=lambda where, _: ["servers"] if where.endswith("root") else []
+        )
 
     def back_to(self, place: Path) -> None:
         """All as it was remembered; only the first server runs."""
         self.end_life()
+        for path in self.talk.iterdir():
+            path.unlink()
         first = self.server(FIRST)
         alive = first is not None and first.running() is True
         for server in self.room.all():
@@ -267,16 +279,17 @@ class Bench:
         config = {field.name: getattr(self.config, field.name) for field in fields(self.config)}
         order = {
             "lab": str(self.home),
+            "talk": str(self.talk),
             "config": {name: str(v) if isinstance(v, Path) else v for name, v in config.items()},
             "tickets": tickets,
         }
-        self.life = Life(self.zygote, order | wrong)
+        self.life = Life(self.zygote, order | self.wrong | wrong)
         return self.life
 
     def run(self, *tickets: str, **wrong: Any) -> int:
         """An agent until it ends; its exit code, negative for a signal."""
         life = self.start(*tickets, **wrong)
-        if not life.over(WAIT_S):
+        if not life.over(self.wait_s):
             life.kill()
             raise AssertionError(f"it does not end: {self.told()}\n{self.output()}")
         self.life = None
@@ -285,14 +298,14 @@ class Bench:
 
     def told(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads((self.home / "told.json").read_bytes())
+            found: dict[str, Any] = json.loads((self.talk / "told.json").read_bytes())
         except FileNotFoundError:
             return {}
         return found
 
     def output(self) -> str:
         try:
-            return (self.home / "agent.log").read_text(encoding="utf-8")
+            return (self.talk / "agent.log").read_text(encoding="utf-8")
         except FileNotFoundError:
             return ""
 
@@ -310,15 +323,43 @@ class Bench:
         new.write_text(text)
         new.rename(self.home / name)
 
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Nothing more can be written, as long as the body; the directory has a file system of its own."""
+        ballast = self.home / "ballast"
+        with ballast.open("wb", buffering=0) as stream:
+            for size in (1 << 20, 4096, 1):
+                with suppress(OSError):
+                    while True:
+                        stream.write(bytes(size))
+        try:
+            yield
+        finally:
+            ballast.unlink()
+
+    def life_over(self) -> bool:
+        return self.life is None or self.life.over(0)
+
+    def deploy_another(self) -> DeploymentState:
+        """Somebody else has deployed a newer generation meanwhile."""
+        newer = replace(
+            self.root.control.accepted(),
+            generation=5,
+            adapter_sha256="a" * 64,
+            served_artifact_sha256="a" * 64,
+        )
+        (self.config.root / "accepted.json").write_bytes(encode_deployment(newer))
+        return newer
+
     def held(self, phase: Phase) -> None:
         """Wait until a phase is at its place."""
-        self.until(lambda: (self.home / "faults" / f"{phase}.held").exists(), f"{phase} is held")
+        self.until((self.home / "faults" / f"{phase}.held").exists, f"{phase} is held")
 
     def go(self, phase: Phase) -> None:
         (self.home / "faults" / f"{phase}.go").touch()
 
     def until(self, done: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + WAIT_S
+        end = time.monotonic() + self.wait_s
         while not done():
             if time.monotonic() > end:
                 raise AssertionError(f"never: {what}; told: {self.told()}\n{self.output()}")
@@ -390,7 +431,7 @@ class Bench:
         if not path.exists():
             return ["there is no bundle"]
         verification = BundleVerification(path.read_bytes(), read_public_key(self.home / "signing.pub"))
-        return [f"{v.check}: {v.detail}" for v in verification.verdicts() if v.ok is not True]
+        return [f"{v.check}: {v.reason}" for v in verification.verdicts() if v.ok is not True]
 
 
 def install(home: Path) -> Path:
@@ -400,15 +441,40 @@ def install(home: Path) -> Path:
     (home / "faults").mkdir()
     (place / "faults").mkdir()
     (place / "prompts.json").write_text(json.dumps(QUICK.prompts), encoding="utf-8")
-    text = (SUPPORT / "release_python.py").read_text(encoding="utf-8")
     call = f"\nmain({str(SUPPORT)!r}, {str(ROOT)!r})\n"
     program = place / "python"
     packages = [path for path in sys.path if path.endswith("-packages")]
-    program.write_text(
-        f"#!{sys.executable} -IS\n{text.replace('PACKAGES: list[str] = []', f'PACKAGES = {packages!r}')}{call}"
-    )
+    text = (SUPPORT / "release_python.py").read_text(encoding="utf-8")
+    text = text.replace("PACKAGES: list[str] = []", f"PACKAGES = {packages!r}")
+    program.write_text(f"#!{sys.executable} -IS\n{text}{call}")
     program.chmod(0o700)
     return program
+
+
+@contextmanager
+def benched(folder: Path) -> Iterator[Bench]:
+    """A bench in a directory that is made; on a small file system of its own where one can be mounted."""
+    folder.mkdir(mode=0o700)
+    mounted = os.geteuid() == 0 and (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "tmpfs", str(folder)],
+            check=False,
+            capture_output=True,
+        ).returncode
+        == 0
+    )
+    zygote = Zygote()
+    try:
+        bench = Bench(folder, zygote)
+        bench.small = mounted
+        try:
+            yield bench
+        finally:
+            bench.close()
+    finally:
+        zygote.close()
+        if mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def kill(identity: ProcessIdentity | None) -> None:

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 from release_bench import Bench, Client, kill
 from release_cells import ENDS, FORWARD, JOURNAL, TOUCHING, Cell
 
+from ticket_agent.peft.errors import PeftError
 from ticket_agent.peft.release.phases import Phase
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from release_cells import Name
+
 GAP_MS = 2000.0
+POISONED = 1
 LONG_MS = 2 * 3_600_000
-FAR = "the expiry is over"
+ACCEPTED = "ticket_agent.peft.release.control_files:ControlFiles.promote"
 
 
 class Player:
@@ -48,7 +52,7 @@ class Player:
             status = bench.run(
                 self.tickets[entry], die={"at": f"{JOURNAL}.finish", "phase": last.value, "when": "after"}
             )
-            assert status == -9, (status, bench.output())
+            assert status == -9, (status, bench.told(), bench.output())
             place = bench.folder / f"{entry}-{last}"
             bench.keep(place)
             self.places[entry, last] = place
@@ -56,10 +60,18 @@ class Player:
 
     # -- one cell ----------------------------------------------------------------------------------------
 
-    def play(self, cell: Cell) -> list[str]:
-        """What is wrong."""
+    def play(self, cell: Cell, **wrong: str) -> list[str]:
+        """What is wrong; ``wrong`` is so with every agent."""
         bench = self.bench
         self.before(cell.entry, cell.phase)
+        bench.wrong = wrong
+        try:
+            return self._play(cell)
+        finally:
+            bench.wrong = {}
+
+    def _play(self, cell: Cell) -> list[str]:
+        bench = self.bench
         if cell.phase is Phase.ROLLBACK:
             bench.fault(Phase.CANARY, "unobserved", "fails")
         client = Client(bench.lab, bench.root)
@@ -86,7 +98,17 @@ class Player:
             case ("agent", method, when):
                 wrong = {"at": f"{JOURNAL}.{method}", "phase": phase.value, "when": when}
                 status = bench.run(ticket, die=wrong)
-                assert status == -9, (status, bench.output())
+                assert status == -9, (status, bench.told(), bench.output())
+                begun = bench.files(cell.entry).run(phase).exists()
+                assert not (begun and method == "dispatch"), "begun before its intent was durable"
+            case ("agent-at", place):
+                status = bench.run(ticket, die={"at": place})
+                assert status == -9, (status, bench.told(), bench.output())
+            case ("authority-between",):
+                wrong = {"at": f"{JOURNAL}.finish", "phase": phase.value, "when": "after"}
+                status = bench.run(ticket, die=wrong)
+                assert status == -9, (status, bench.told(), bench.output())
+                bench.say("authority", "lost")
             case ("agent-outside",):
                 self._hold(cell)
                 bench.end_life()
@@ -96,18 +118,38 @@ class Player:
             case ("supervisor",):
                 self._hold(cell)
                 kill(bench.process(phase, cell.entry).identity())
-            case ("full",):
-                bench.say("full", phase.value)
-            case ("server", launch):
-                self._hold(cell)
+            case ("full", at):
+                self._hold(cell, at)
+                with bench.full_disk():
+                    bench.go(phase)
+                    held = bench.process(phase, cell.entry)
+                    bench.until(lambda: not _runs(held), f"{phase} is over")
+                    bench.until(
+                        lambda: (
+                            "Waits" in str(bench.told())
+                            or "No space" in str(bench.told())
+                            or bench.life_over()
+                        ),
+                        "it waits",
+                    )
+            case ("server" | "server-later" | "server-then-fails", launch):
+                # Whatever comes after the work of these two is no business of theirs any more.
+                early = {Phase.PROMOTE: ACCEPTED, Phase.ROLLBACK: "begin"}
+                self._hold(
+                    cell, "unobserved" if "later" in cell.event.do[0] else early.get(phase, "unobserved")
+                )
                 known = bench.candidate(cell.entry) if launch == "candidate" else bench.server(launch)
                 assert known is not None
                 known.kill()
+                if "fails" in cell.event.do[0]:
+                    bench.fault(Phase.CANARY, "unobserved", "fails")
                 bench.go(phase)
             case ("authority", told):
                 self._hold(cell)
                 bench.say("authority", told)
                 if told == "unproven":
+                    time.sleep(0.05)
+                    bench.say("monotonic", "60")
                     held = bench.process(phase, cell.entry)
                     bench.until(lambda: not _runs(held), f"{phase} is stopped")
                     bench.say("authority", "held")
@@ -122,56 +164,82 @@ class Player:
                 bench.say("clock", str(LONG_MS))
         if bench.life is not None:
             life = bench.life
-            if not life.over(30):
+            if not life.over(bench.wait_s):
                 life.kill()
                 raise AssertionError(f"it does not end: {bench.told()}\n{bench.output()}")
             bench.life = None
-            assert life.status is not None
-            return life.status
+            if life.status != POISONED:
+                assert life.status is not None
+                return life.status
+        # What manages services starts it again.
         return bench.run(ticket)
 
-    def _hold(self, cell: Cell) -> None:
-        """Have an agent, and the phase at the end of its work."""
-        self.bench.fault(cell.phase, "unobserved", "hold")
+    def _hold(self, cell: Cell, at: str = "unobserved") -> None:
+        """Have an agent, and the phase at a place, by default the end of its work."""
+        self.bench.fault(cell.phase, at, "hold")
         self.bench.start(self.tickets[cell.entry])
         self.bench.held(cell.phase)
+
+    def line(self) -> str:
+        """What the client saw, for the end of the run."""
+        worst = max(self.gaps, key=lambda label: self.gaps[label])
+        return (
+            f"releases: {len(self.gaps)} with a client that asks all the time, {self.answers} answers,"
+            f" {self.unanswered} questions failed, longest gap {self.gaps[worst]:.0f} ms ({worst})"
+        )
 
     # -- judging -----------------------------------------------------------------------------------------
 
     def judge(self, cell: Cell, status: int) -> list[str]:
         """What is not as the table says."""
-        bench, end = self.bench, ENDS[cell.expected]
+        return self._judged(cell, status, cell.expected)
+
+    def judge_any(self, cell: Cell, status: int, names: tuple[Name, ...]) -> list[str]:
+        """What is not as one of these ends; the end that fits best speaks."""
+        return min((self._judged(cell, status, name) for name in names), key=len)
+
+    def _judged(self, cell: Cell, status: int, name: Name) -> list[str]:
+        bench, end = self.bench, ENDS[name]
         found = []
         if status != (3 if end.ticket is None else 0):
-            found.append(f"the agent ended with {status}")
+            found.append(f"the agent ended with {status}: {bench.output()}")
         if "Traceback" in bench.output():
             found.append(f"an error escaped: {bench.output()}")
         told = next(value for name, value in bench.told().items() if name.startswith("t-"))
         if told["outcome"] != end.ticket:
-            found.append(f"the ticket is {told['outcome']} ({told['message'] or told['why']}), not {end.ticket}")
+            found.append(
+                f"the ticket is {told['outcome']} ({told['message'] or told['why']}), not {end.ticket}"
+            )
         record = bench.end(cell.entry)
         state = None if record is None else record.state.value
         if state != end.state:
             found.append(f"the release is {state}, not {end.state}: {told['message'] or told['why']}")
-        found += self._files(cell)
+        found += self._files(cell, name)
         counts = {name: count for name, count in bench.effects().items() if count > 1}
         if counts:
             found.append(f"done more than once: {counts}")
         candidate = bench.candidate(cell.entry)
         if end.gone and candidate is not None and candidate.running() is not False:
             found.append("the candidate's server still runs")
+        for observation in () if record is None else record.observations():
+            try:
+                bench.root.objects.load(observation.sha256)
+            except PeftError as error:
+                found.append(f"the observation of {observation.phase} is not kept: {error}")
         if record is not None and any(True for _ in record.observations()):
             found += bench.verified(cell.entry)
         return found
 
-    def _files(self, cell: Cell) -> list[str]:
-        end, found = ENDS[cell.expected], self.bench.files_say(cell.entry)
-        wanted = {"owner": end.owned, "blocked": end.blocked, "answers": True}
+    def _files(self, cell: Cell, name: Name) -> list[str]:
+        end, found = ENDS[name], self.bench.files_say(cell.entry)
+        wanted: dict[str, int] = {"owner": end.owned, "blocked": end.blocked, "answers": True}
         if end.deployed is not None:
             wanted |= dict.fromkeys(("accepted", "pointer", "runtime"), end.deployed)
-        if cell.event.silent and cell.expected in {"ambiguous", "stuck"}:
+        if cell.event.silent and (name == "stuck" or cell.name == "candidate-dies-later"):
             del wanted["answers"]
-        return [f"{name} is {found[name]}, not {value}" for name, value in wanted.items() if found[name] != value]
+        return [
+            f"{what} is {found[what]}, not {value}" for what, value in wanted.items() if found[what] != value
+        ]
 
 
 def _runs(process: object) -> bool:

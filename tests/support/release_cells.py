@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ticket_agent.peft.release.phases import Phase
 
@@ -99,8 +99,8 @@ class Event:
         return self.touching if phase in TOUCHING else self.before
 
 
-def _fine(*do: str, why: str, **more: frozenset[Phase]) -> Event:
-    return Event(do=do, before="succeeded", touching="succeeded", undoing="recovered", why=why, **more)  # type: ignore[arg-type]
+def _fine(*do: str, why: str, **more: Any) -> Event:
+    return Event(do=do, before="succeeded", touching="succeeded", undoing="recovered", why=why, **more)
 
 
 def _lost(*do: str, why: str = "unknown", only: frozenset[Phase] = frozenset()) -> Event:
@@ -110,6 +110,9 @@ def _lost(*do: str, why: str = "unknown", only: frozenset[Phase] = frozenset()) 
 def _failed(*do: str, why: str, only: frozenset[Phase] = frozenset()) -> Event:
     return Event(do=do, before="failed", touching="recovered", undoing="stuck", why=why, only=only)
 
+
+BOTH: Final = {Phase.PROMOTE, Phase.ROLLBACK}
+_PROMOTED: Final = {"only": frozenset({Phase.PROMOTE}), "silent": True}
 
 EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
     {
@@ -123,6 +126,34 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         # The phase's process, or who watches it, dies.
         "phase-begin": _lost("fault", "begin", "kill"),
         "phase-done": _lost("fault", "unobserved", "kill"),
+        **{
+            f"phase-{name}": _lost(
+                "fault", f"ticket_agent.peft.release.{place}", "kill", only=frozenset(phases)
+            )
+            for name, place, phases in (
+                ("moved", "serving_pointer:PointerFile.move", BOTH),
+                ("selected", "control_files:ControlFiles.select_runtime", BOTH),
+                ("accepted", "control_files:ControlFiles.promote", {Phase.PROMOTE}),
+                ("restored", "control_files:ControlFiles.restore", {Phase.ROLLBACK}),
+                ("ended", "known_server:KnownServer.stop", BOTH),
+            )
+        },
+        "server-started": Event(
+            do=("agent-at", "ticket_agent.peft.release.server_room:ServerRoom.start"),
+            before="failed",
+            touching="recovered",
+            undoing="stuck",
+            why="never begun",
+            only=frozenset({Phase.LOAD}),
+        ),
+        "server-noted": Event(
+            do=("agent-at", "ticket_agent.peft.release.server_record:ServerRecord.encode"),
+            before="failed",
+            touching="recovered",
+            undoing="stuck",
+            why="never begun",
+            only=frozenset({Phase.LOAD}),
+        ),
         "phase-told": _fine("fault", "observed", "kill", why="it was observed"),
         "phase-exit": _lost("fault", "unobserved", "exit"),
         "supervisor": _lost("supervisor"),
@@ -143,7 +174,8 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "fails": _failed("fault", "unobserved", "fails", why="observed"),
         "out-full": _lost("fault", "unobserved", "full"),
         # The disk of the root is full, and is not any more later.
-        "root-full": _fine("full", why="it waits"),
+        "root-full": _fine("full", "observed", why="it waits"),
+        "all-full": _lost("full", "begin"),
         # Servers die.
         "candidate-dies": Event(
             do=("server", "candidate"),
@@ -153,18 +185,36 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             why="not healthy",
             only=frozenset({*TOUCHING, Phase.ROLLBACK}),
         ),
+        "candidate-dies-later": _fine("server-later", "candidate", why="not watched any more", **_PROMOTED),
         "incumbent-dies": Event(
             do=("server", "first.server"),
             before="succeeded",
             touching="succeeded",
-            undoing="recovered",
+            undoing="stuck",
             why="replaced",
             only=frozenset({Phase.EVALUATE, Phase.STAGE, *TOUCHING, Phase.ROLLBACK}),
+            silent=True,
+        ),
+        "incumbent-died": Event(
+            do=("server-then-fails", "first.server"),
+            before="failed",
+            touching="recovered",
+            undoing="stuck",
+            why="started again",
+            only=frozenset({Phase.LOAD}),
             silent=True,
         ),
         # The authority.
         "lost": Event(
             do=("authority", "lost"), before="ambiguous", touching="stuck", undoing="stuck", why="stopped"
+        ),
+        "lost-between": Event(
+            do=("authority-between",),
+            before="failed",
+            touching="stuck",
+            undoing="recovered",
+            why="nothing is begun",
+            unlike={Phase.PROMOTE: "succeeded"},
         ),
         "expired": Event(do=("expired",), before="stale", touching="stuck", undoing="stuck", why="stopped"),
         "unproven-long": _lost("authority", "unproven", why="stopped"),
@@ -196,11 +246,10 @@ class Cell:
 
 def cells() -> list[Cell]:
     """The whole table; what does not depend on the entry is done with the longer release."""
-    found = []
+    found: list[Cell] = []
     for name, event in EVENTS.items():
-        for phase in (*FORWARD, Phase.ROLLBACK):
-            if not event.only or phase in event.only:
-                found.append(Cell(phase=phase, name=name))
+        phases = [phase for phase in (*FORWARD, Phase.ROLLBACK) if not event.only or phase in event.only]
+        found += [Cell(phase=phase, name=name) for phase in phases]
     importing = ("agent-intended", "agent-running", "agent-settled", "phase-begin", "phase-done", "fails")
     found += [
         Cell(phase=phase, name=name, entry="import")
@@ -209,3 +258,13 @@ def cells() -> list[Cell]:
         if phase is not Phase.TRAIN
     ]
     return found
+
+
+def sample() -> list[Cell]:
+    """One cell of each event, each in another phase as far as that goes; and an import."""
+    table: dict[str, list[Cell]] = {}
+    for cell in cells():
+        if cell.entry == "train":
+            table.setdefault(cell.name, []).append(cell)
+    found = [each[3 * number % len(each)] for number, each in enumerate(table.values())]
+    return [*found, Cell(phase=Phase.STAGE, name="agent-running", entry="import")]

@@ -35,14 +35,14 @@ from ticket_agent.peft.release.serving_pointer import ServingPointer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ticket_agent.hive.reference import ConsoleServer, ReferenceHive
+    from ticket_agent.hive.reference import ConsoleServer, Faults, ReferenceHive
     from ticket_agent.journal.values import Record
     from ticket_agent.peft.release.deployment import DeploymentState
     from ticket_agent.peft.release.known_server import KnownServer
     from ticket_agent.peft.release.prepare import PreparedRelease
     from ticket_agent.peft.release.serving import Backend
 
-PATIENCE_S = 100.0
+PATIENCE_S = 200.0
 """For anything of a release; a machine that does other things too must not fail a test."""
 QUICK = {
     "soak_s": 0.6,
@@ -226,7 +226,7 @@ class Host:
 
 
 @contextmanager
-def release_host(folder: Path, **config: Any) -> Iterator[Host]:
+def release_host(folder: Path, *, faults: Faults | None = None, **config: Any) -> Iterator[Host]:
     """A host for the body; ``config`` changes ``release.toml``. What still runs of it is ended afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
     lab = Lab.make(folder / "lab", ports=(free_port(), free_port(), free_port()), python=Path(sys.executable))
@@ -236,7 +236,7 @@ def release_host(folder: Path, **config: Any) -> Iterator[Host]:
     kept += [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
     path.write_text("\n".join(kept) + "\n", "utf-8")
     lab = Lab(folder=lab.folder, config=load_release_config(path), selection=lab.selection)
-    with running_hive(clock=now_ms) as (hive, server):
+    with running_hive(clock=now_ms, faults=faults) as (hive, server):
         host = Host(hive=hive, server=server, lab=lab, config=path, folder=folder)
         try:
             yield host

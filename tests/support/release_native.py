@@ -14,13 +14,13 @@ from ticket_agent.peft.errors import PeftError
 from ticket_agent.peft.release.bundle import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ticket_agent.peft.release.canary import Expected
 from ticket_agent.peft.release.data import check_disjoint
+from ticket_agent.peft.release.evaluation import RowLosses
 from ticket_agent.peft.release.native.base_model import check_base_model
 from ticket_agent.peft.release.native.candidate import scan_adapter
 from ticket_agent.peft.release.native.evaluate import _Measured, _told
 from ticket_agent.peft.release.native.job import Job
 from ticket_agent.peft.release.native.loss_log import LossLog
 from ticket_agent.peft.release.native.scan import scan, scan_candidate, scan_imported, scan_named
-from ticket_agent.peft.release.evaluation import RowLosses
 from ticket_agent.peft.release.observing import observe_and_leave
 from ticket_agent.peft.release.phases import Phase
 from ticket_agent.peft.release.training_progress import ProgressFile
@@ -93,7 +93,7 @@ def evaluate(job: Job) -> dict[str, Any]:
     job.check_base_files()
     if served.adapter_sha256 is not None:
         scan_named(job, "incumbent", served.adapter_sha256)
-    effect = {"matched_tensors": candidate.tensors, "changed_prompts": 4, "prompts": 4}
+    effect: dict[str, Any] = {"matched_tensors": candidate.tensors, "changed_prompts": 4, "prompts": 4}
     effect |= {"largest_logit_difference": 0.5, "noise": 0.0}
     before = _measured(job, served.served_artifact_sha256, served.generation)
     return _told(job, before, _measured(job, candidate.adapter_sha256, served.generation + 1), effect)
@@ -131,9 +131,7 @@ def main(arguments: list[str]) -> int:
 
     try:
         with Job(chosen.job, now_unix_ms=now) as job:
-            observe_and_leave(
-                chosen.phase, job, job.facts, lambda: WORKS[chosen.phase](job), now_unix_ms=now
-            )
+            observe_and_leave(chosen.phase, job, job.facts, lambda: WORKS[chosen.phase](job), now_unix_ms=now)
     except PeftError as error:
         sys.stderr.write(f"{error}\n")
         return 1

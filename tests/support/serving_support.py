@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,10 +47,22 @@ def expected(generation: int) -> tuple[Expected, ...]:
     return tuple(Expected(pieces=tuple(answers(generation)[prompt])) for prompt in CANARY.prompts)
 
 
+_SHARE = 1000
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_FIRST_PORT = 20_000 + _WORKER % 8 * _SHARE
+_PORTS = (_FIRST_PORT + number % _SHARE for number in itertools.count(os.getpid()))
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that stays free until its server takes it.
+
+    It is below those that the kernel gives to whoever asks for any, and of this process's own share of them.
+    """
+    while True:
+        port = next(_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def instance(generation: int = 1, *, run_dir: Path | str = "/run/server", **changes: Any) -> Instance:

@@ -47,6 +47,7 @@ class Operation:
         audited: intermediate states whose lines are known to be visible.
         may_dispatch: False while its lane is held, by an undecided operation or an unreadable record.
         may_publish: False while an earlier result of its group is not published yet.
+        followed: this process dispatched it and has known ever since that its effect goes on.
         waiting: why it does not move, in words; empty while it does.
         retry_at: monotonic seconds before which it is not tried again.
     """
@@ -62,6 +63,7 @@ class Operation:
     may_dispatch: bool = True
     may_publish: bool = True
     frees_lane: bool = False
+    followed: bool = False
     waiting: str = ""
     retry_at: float = 0.0
     delay_s: float = FIRST_DELAY_S

@@ -267,6 +267,7 @@ class Stepper:
         )
         result = settled(outcome, reconciled=False)
         if result is None:
+            op.followed = isinstance(outcome, Underway)
             return Moved.ON
         return self._on(
             op, self._store.settle(op.record.key, result, self._stage(op, result)), result.message
@@ -349,13 +350,14 @@ class Stepper:
         outcome = self._observe(op)
         if not self._looked():
             return self._look_first(op)
-        result = settle_observation(outcome, facts)
+        result = settle_observation(outcome, facts, followed=op.followed)
         if result is not None:
             return self._on(
                 op, self._store.settle(op.record.key, result, self._stage(op, result)), result.message
             )
         if isinstance(outcome, Underway):
             return self._wait(op, outcome.detail, outcome.poll_s)
+        op.followed = False
         noted = op.record.uncertain
         if noted is None or noted.detail != outcome.detail:
             op.record = self._store.note_uncertain(op.record.key, outcome.detail)

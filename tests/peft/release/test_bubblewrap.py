@@ -113,6 +113,7 @@ print(json.dumps([seen, tried(fill, "/tmp"), tried(fill, "/dev/shm"), os.environ
     assert not Path("/tmp/left").exists()
 
 
+@pytest.mark.disk  # what is bound at its place in /dev/shm is seen there
 def test_only_what_was_named_can_be_seen(stage: Stage) -> None:
     secret = stage.folder / "source.private.key"
     secret.write_bytes(b"secret")

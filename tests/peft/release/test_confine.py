@@ -136,6 +136,11 @@ def test_systemd_limits(limits: dict[str, int], lines: set[str]) -> None:
     assert lines <= set(_split(wrapped(SYSTEMD, limits=PhaseLimits(**limits)).argv)[1])
 
 
+def test_systemd_lets_a_phase_give_way() -> None:
+    assert "Nice=10" in _split(wrapped(SYSTEMD, niceness=10).argv)[1]
+    assert not [line for line in _split(wrapped(SYSTEMD).argv)[1] if line.startswith("Nice")]
+
+
 def test_systemd_gives_devices() -> None:
     properties = _split(wrapped(SYSTEMD, devices=(Path("/dev/nvidia0"),)).argv)[1]
     assert "DeviceAllow=/dev/nvidia0 rw" in properties

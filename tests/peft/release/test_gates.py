@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ticket_agent.peft.release.interpreter import Installed
+    from ticket_agent.peft.release.installed import Installed
     from ticket_agent.peft.release.prepare import PreparedRelease
     from ticket_agent.peft.release.private_root import PrivateRoot
 

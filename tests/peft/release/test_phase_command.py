@@ -62,6 +62,8 @@ def test_what_is_allowed(change: dict[str, Any]) -> None:
         ({"argv": ("/x", "a" * 70_000)}, "exceed"),
         ({"deadline_s": 0}, "deadline"),
         ({"network": "bridge"}, "none or host"),
+        ({"niceness": -1}, "niceness"),
+        ({"niceness": 20}, "niceness"),
         ({"deadline_s": -1}, "deadline"),
         ({"deadline_s": 86_401}, "deadline"),
         ({"deadline_s": float("nan")}, "deadline"),

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from private_roots import opened
 from release_support import CANARY
 from serving_caller import Caller
 from serving_support import Running, free_port, instance
+from train_extra import why_not
 
 from ticket_agent.peft.release.blue_green import BlueGreen, Patience, drive
 from ticket_agent.peft.release.canary import Expected, Reference
@@ -40,18 +40,11 @@ if TYPE_CHECKING:
     from ticket_agent.peft.release.canary import CanaryReport
     from ticket_agent.peft.release.serving import Instance, ServedModel
 
-MISSING = [
-    name
-    for name in ("torch", "transformers", "peft", "accelerate", "uvicorn", "fastapi", "openai")
-    if find_spec(name) is None
-]
-pytestmark = pytest.mark.skipif(
-    bool(MISSING), reason=f"needs the extra train: {', '.join(MISSING)} not installed"
-)
+pytestmark = pytest.mark.train
 
 MAKER = Path(__file__).parents[2] / "support" / "serving_models.py"
 TENSORS = 8
-BACKEND = TransformersServe(version="5.0" if MISSING else version("transformers"), python=sys.executable)
+BACKEND = TransformersServe(version="5.0" if why_not() else version("transformers"), python=sys.executable)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from native_jobs import World, prepare
 from native_lab import Lab, Trained
-from native_worker import Worker, missing
+from native_worker import Worker
 
 from ticket_agent.peft.release.request import Entry
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def worker() -> Iterator[Worker]:
-    if missing():
-        pytest.skip("needs the extra train")
     with Worker() as started:
         yield started
 

@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from native_worker import needs_train
 
 from ticket_agent.peft.release.native.offline import go_offline
 from ticket_agent.peft.release.offline_flags import FLAGS
@@ -115,7 +114,7 @@ def test_the_command_imports_no_library_before_it_is_offline() -> None:
     assert python(_OFFLINE + code) == "[]"
 
 
-@needs_train
+@pytest.mark.train
 def test_the_libraries_see_the_flags() -> None:
     code = "import huggingface_hub.constants as c; print(c.HF_HUB_OFFLINE)"
     assert python(_OFFLINE + code, HF_HUB_OFFLINE="0") == "True"

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from adapter_edits import edited, scaled
 from native_jobs import INTERVAL, STEPS, Prepared, World, digests, identity, prepare
-from native_worker import needs_train
 
 from ticket_agent.peft.release.behaviour import Behaviour
 from ticket_agent.peft.release.canonical import digest
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from native_lab import Lab, Trained
 
-pytestmark = needs_train
+pytestmark = pytest.mark.train
 
 
 def parsed(job: Prepared, phase: Phase) -> dict[str, Any]:

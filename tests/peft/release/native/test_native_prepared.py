@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from native_worker import needs_train
 from release_jobs import job_of
 from release_lab import Lab
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from native_jobs import Prepared
     from native_worker import Worker
 
-pytestmark = needs_train
+pytestmark = pytest.mark.train
 
 
 @pytest.fixture(scope="module")

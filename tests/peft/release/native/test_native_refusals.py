@@ -21,7 +21,6 @@ from adapter_edits import (
     without,
 )
 from native_jobs import Prepared, World, bundle, prepare
-from native_worker import needs_train
 
 from ticket_agent.peft.artifact_errors import LayoutRefusedError, LoraRefusedError
 from ticket_agent.peft.errors import PeftError
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from native_lab import Lab, Trained
     from native_worker import Worker
 
-pytestmark = needs_train
+pytestmark = pytest.mark.train
 
 LAYER = "base_model.model.model.layers.0.self_attn"
 HEAD = "base_model.model.lm_head.weight"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from native_jobs import STEPS, Prepared, World, digests, prepare
-from native_worker import needs_train
 
 from ticket_agent.peft.release.canonical import digest
 from ticket_agent.peft.release.checkpoint import encode_checkpoint, parse_checkpoint
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from native_lab import Lab, Trained
     from native_worker import Worker
 
-pytestmark = needs_train
+pytestmark = pytest.mark.train
 
 STEP = 8
 
