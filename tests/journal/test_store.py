@@ -72,6 +72,25 @@ def test_an_ordinary_life_is_durable_after_every_step(tmp_path: Path) -> None:
     assert (record.request, record.plan, record.result, record.staged) == (REQUEST, PLAN, RESULT, STAGED)
 
 
+def test_a_note_of_uncertainty_can_be_taken_back(tmp_path: Path) -> None:
+    """Where the effect stands is known again; the operation goes on as if it had never been in doubt."""
+    fs = RecordingFs()
+    with open_store(tmp_path, fs=fs) as store:
+        prepare(store)
+        executing = store.dispatch(KEY, PLAN)
+        assert store.note_known(KEY) == executing
+        store.note_uncertain(KEY, "lost")
+        fs.log.clear()
+        assert store.note_known(KEY) == executing
+        assert (fs.count("fsync"), fs.count("fsync_dir")) == (1, 1)
+    with open_store(tmp_path) as store:
+        assert store.records[KEY] == executing
+        assert store.note_uncertain(KEY, "lost again").outcome_unknown
+        store.settle(KEY, RESULT, STAGED)
+        with pytest.raises(IllegalTransitionError):
+            store.note_known(KEY)
+
+
 def test_every_transition_is_exactly_two_fsyncs(tmp_path: Path) -> None:
     fs = RecordingFs()
     with open_store(tmp_path, fs=fs) as store:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ticket_agent.agent.keys import RELAY_FAMILY, pair_of_relay, relay_key
+from ticket_agent.agent.keys import RELAY_FAMILY, relay_key
 from ticket_agent.agent.operation import spec_of
 from ticket_agent.journal.errors import QuarantinedRecordError, StorageFullError
 from ticket_agent.journal.transitions import State
@@ -13,7 +14,7 @@ from ticket_agent.protocol.errors import ProtocolError
 from ticket_agent.protocol.federation import Skip, judge, relayed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable
+    from collections.abc import Collection, Container, Iterable, Mapping
 
     from ticket_agent.agent.events import EventLog
     from ticket_agent.journal.record import Record
@@ -73,18 +74,30 @@ class RelayCounters:
     """Lines that were handed over again, after it was certain that they had not been applied."""
 
 
-@dataclass(slots=True)
 class _Sizes:
-    by_key: dict[str, int] = field(default_factory=dict)
-    total: int = 0
+    """Entries and bytes of some tickets, in all and for each target; a key ends with the target's name."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, int] = {}
+        self.total = 0
+        self.entries_of: Counter[str] = Counter()
+        self.bytes_of: Counter[str] = Counter()
 
     def add(self, key: str, size: int) -> None:
         if key not in self.by_key:
+            self._count(key, 1, size)
             self.by_key[key] = size
-            self.total += size
 
     def remove(self, key: str) -> None:
-        self.total -= self.by_key.pop(key, 0)
+        size = self.by_key.pop(key, None)
+        if size is not None:
+            self._count(key, -1, -size)
+
+    def _count(self, key: str, entries: int, size: int) -> None:
+        target = key.rpartition("/")[2]
+        self.total += size
+        self.entries_of[target] += entries
+        self.bytes_of[target] += size
 
 
 class RelayBook:
@@ -93,6 +106,8 @@ class RelayBook:
     Invariants:
         1. What was taken is never dropped: a full queue takes nothing new, and says so.
         2. A ticket is taken once, whatever became of it since.
+        3. Half of the queue is divided among the peers and kept for each of them, so that no dead peer keeps
+           the tickets of another one out of it.
 
     Args:
         store: the journal.
@@ -111,7 +126,7 @@ class RelayBook:
         *,
         local_hive: str,
         actions: Collection[str],
-        peers: Container[str],
+        peers: Collection[str],
         bounds: RelayBounds,
         enabled: bool,
     ) -> None:
@@ -129,9 +144,6 @@ class RelayBook:
         """Lines that wait in the hive's log for room in the queue."""
         self._strangers: dict[str, str] = {}
         self._pending, self._open = _Sizes(), _Sizes()
-        self._pairs: dict[str, int] = {}
-        for key in store.records:
-            self._count_pair(key)
         for record in store.open_records():
             if record.family == RELAY_FAMILY:
                 size = _size(record, local_hive)
@@ -149,9 +161,11 @@ class RelayBook:
         """Keys of the tickets that are not delivered yet."""
         return self._pending.by_key.keys()
 
-    def relays_of(self, pair: str) -> int:
-        """How many tickets of one pair of id and key are in the journal, whatever their targets."""
-        return self._pairs.get(pair, 0)
+    def relayed_elsewhere(self, spec: HostTicketSpec) -> bool:
+        """Whether the same pair of id and key is in the journal for another peer as well."""
+        others = [name for name in self._peers if name != spec.target_hive]
+        keys = [relay_key(replace(spec, target_hive=name), self._local_hive) for name in others]
+        return any(key in self._store.records for key in keys)
 
     def delivered(self, key: str) -> None:
         """Note that a ticket does not wait for its delivery any more."""
@@ -206,18 +220,16 @@ class RelayBook:
 
     def take_held(self, fresh: list[Record]) -> None:
         """Take what had to wait, in the order of the log, as far as there is room now."""
+        full: set[str] = set()
         for text, spec in tuple(self.held.items()):
-            if self._full(_line_size(spec, self._local_hive)) is not None:
-                return
+            target = spec.target_hive or ""
+            if target in full or self._full(_line_size(spec, self._local_hive), target) is not None:
+                full.add(target)
+                continue
             self._enter(text, spec, relay_key(spec, self._local_hive), fresh)
             del self.held[text]
-        if self.enabled:
+        if not self.held:
             self._events.settled("relay-backpressure", "queue")
-
-    def _count_pair(self, key: str) -> None:
-        pair = pair_of_relay(key)
-        if pair is not None:
-            self._pairs[pair] = self._pairs.get(pair, 0) + 1
 
     def _again(self, text: str, spec: HostTicketSpec, known: Record) -> None:
         if self._same(text, spec, known):
@@ -239,9 +251,10 @@ class RelayBook:
 
     def _take(self, text: str, spec: HostTicketSpec, key: str, fresh: list[Record]) -> None:
         size = _line_size(spec, self._local_hive)
-        full = self._full(size)
-        # Whatever waits already comes first: order holds for each peer.
-        if full is not None or self.held:
+        target = spec.target_hive or ""
+        full = self._full(size, target)
+        # Whatever waits already for the same peer comes first.
+        if full is not None or any(one.target_hive == target for one in self.held.values()):
             self.counters.backpressure += 1
             self.held[text] = spec
             full = full or "earlier tickets wait"
@@ -269,22 +282,27 @@ class RelayBook:
             return
         self._pending.add(key, size)
         self._open.add(key, size)
-        self._count_pair(key)
         self.counters.queued += 1
         fresh.append(record)
 
-    def _full(self, size: int) -> str | None:
+    def _full(self, size: int, target: str) -> str | None:
         """Which bound a ticket of this size would pass, if any."""
         bounds, pending, unended = self._bounds, self._pending, self._open
-        for name, there, most in (
-            ("queue_max_entries", len(pending.by_key) + 1, bounds.queue_max_entries),
-            ("queue_max_bytes", pending.total + size, bounds.queue_max_bytes),
-            ("wal_max_entries", len(unended.by_key) + 1, bounds.wal_max_entries),
-            ("wal_max_bytes", unended.total + size, bounds.wal_max_bytes),
+        for name, there, of_peer, most in (
+            ("queue_max_entries", len(pending.by_key) + 1, pending.entries_of, bounds.queue_max_entries),
+            ("queue_max_bytes", pending.total + size, pending.bytes_of, bounds.queue_max_bytes),
+            ("wal_max_entries", len(unended.by_key) + 1, unended.entries_of, bounds.wal_max_entries),
+            ("wal_max_bytes", unended.total + size, unended.bytes_of, bounds.wal_max_bytes),
         ):
-            if there > most:
+            if there + self._kept_for_others(of_peer, most, target) > most:
                 return f"{name} is {most}; further tickets stay in the hive's log until there is room"
         return None
+
+    def _kept_for_others(self, of_peer: Mapping[str, int], most: int, target: str) -> int:
+        """What of a bound is kept for peers that use less than their share."""
+        others = [name for name in self._peers if name != target]
+        share = most // (2 * (len(others) + 1))
+        return sum(max(0, share - of_peer.get(name, 0)) for name in others)
 
     def _strange(self, text: str, target: str) -> None:
         self._strangers[text] = target

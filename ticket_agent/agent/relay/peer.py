@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ticket_agent.agent.relay.breaker import Breaker
 from ticket_agent.agent.relay.contact import Failed, Look, NotSent, Send, Sent
 from ticket_agent.agent.relay.sighting import Sighting, SightingIndex, before_image
+from ticket_agent.protocol.chunks import frame_count
 from ticket_agent.protocol.namespace import Acked, Refusal, Refused, Unknown
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ __all__ = ["Delivery", "Peer", "Stage"]
 
 FAST_LOOK_S = 0.1
 """Shortest pause, in seconds, between two looks while results are awaited; a peer's logs are small rings."""
+
+WINDOW_FRAMES = 32
+"""Most wire frames of delivered tickets that nobody there has taken up: half of what a log retains."""
 
 
 class Stage(Enum):
@@ -47,6 +51,8 @@ class Delivery:
         refusal: the peer's definite refusal, if that is why it is free.
         why: in words.
         attempts: how often it was handed over for sending.
+        frames: wire frames that its line takes in the peer's log.
+        answered: the peer showed a result of it, if only an intermediate one.
         before: what the peer showed when it was handed over last, or when it was found there; a restart of
             the peer shows in comparison with that.
     """
@@ -57,6 +63,8 @@ class Delivery:
     refusal: Refusal | None = None
     why: str = "the agent ended while it was being sent"
     attempts: int = 0
+    frames: int = 0
+    answered: bool = False
     before: Mapping[str, JsonValue] | None = None
 
 
@@ -99,8 +107,21 @@ class Peer:
             raise RuntimeError(f"{self.name} was not looked at")
         delivery = self.delivery(key, now)
         delivery.stage, delivery.attempts = Stage.SENDING, delivery.attempts + 1
-        delivery.before = before_image(self.index.sighting)
+        delivery.frames, delivery.before = frame_count(line), before_image(self.index.sighting)
         self.link.start(Send(key=key, line=line, session=self.index.sighting.session))
+
+    def has_room(self, line: str) -> bool:
+        """Whether the peer's log bears one more line.
+
+        That log drops its oldest lines when it is full: what nobody there has taken up yet must not be among
+        them.
+        """
+        waiting = [
+            found.frames
+            for found in self.deliveries.values()
+            if found.stage in (Stage.SENDING, Stage.ARRIVED) and not found.answered
+        ]
+        return not waiting or sum(waiting) + frame_count(line) <= WINDOW_FRAMES
 
     def ready(self, now: float) -> bool:
         """Whether a line can be handed over now."""

@@ -115,6 +115,10 @@ class SightingIndex:
         """The first terminal result of a relayed ticket that the peer shows."""
         return next((result for result in self._answers(going) if result.terminal), None)
 
+    def answered(self, going: HostTicketSpec) -> bool:
+        """Whether the peer shows any result of a relayed ticket: somebody there has taken it up."""
+        return bool(self._answers(going))
+
     def shows(self, going: HostTicketSpec) -> bool:
         """Whether the peer shows the ticket itself or any result of it."""
         sent = going.encode()

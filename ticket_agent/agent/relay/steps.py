@@ -34,6 +34,7 @@ from ticket_agent.journal.outcome import (
 )
 from ticket_agent.journal.record import ProviderResult, StagedResult
 from ticket_agent.journal.recovery import Facts, settle_observation
+from ticket_agent.protocol.chunks import frame_count
 from ticket_agent.protocol.federation import relayed
 from ticket_agent.protocol.namespace import RefusalKind
 
@@ -88,7 +89,7 @@ class RelayStepper(Stepper):
     def _only_one(self, op: Operation) -> bool:
         """Whether no other operation has this pair of id and key: then a result without hives is its own."""
         pair = op.spec.journal_key
-        return f"v1/{pair}" not in self._store.records and self._book.relays_of(pair) <= 1
+        return f"v1/{pair}" not in self._store.records and not self._book.relayed_elsewhere(op.spec)
 
     def _going(self, op: Operation) -> Relayed:
         peer = self._peers.get(op.spec.target_hive or "")
@@ -109,6 +110,10 @@ class RelayStepper(Stepper):
         if peer is None:
             return self._wait(op, f"no peer {op.spec.target_hive} is configured", SLOW_RETRY_S)
         now = self._monotonic()
+        if not peer.has_room(going.line):
+            peer.await_results()
+            why = f"nobody at {peer.name} has taken up what was delivered; more would push it out of its log"
+            return self._wait(op, why, WAIT_RETRY_S)
         if not peer.ready(now) or peer.index is None:
             if peer.index is None:
                 peer.want_look()
@@ -187,6 +192,7 @@ class RelayStepper(Stepper):
     def _awaited(self, op: Operation, peer: Peer, going: Relayed, delivery: Delivery, now: float) -> Outcome:
         self._arrived(op, peer, now, delivery.why)
         index, before = peer.index, delivery.before
+        delivery.answered = delivery.answered or (index is not None and index.answered(going.spec))
         if index is None or before is None or index.sighting.number <= delivery.looks:
             lost = False
         else:
@@ -253,6 +259,8 @@ class RelayStepper(Stepper):
             self._book.counters.delivered += 1
             self._events.emit("info", "relay-delivered", key=op.record.key, peer=peer.name, detail=why)
         delivery.stage, delivery.why = Stage.ARRIVED, why
+        line = op.record.plan.intent.get("line") if op.record.plan is not None else None
+        delivery.frames = frame_count(line) if isinstance(line, str) else 0
         if delivery.before is None and peer.index is not None:
             delivery.before = before_image(peer.index.sighting)
         self._free_lane(op)
