@@ -214,6 +214,7 @@ class Caller:
     workers: list[str]
     total: int
     first: int = 0
+    ttl_s: int = 60
     submitted: list[str] = field(default_factory=list)
 
     def submit_what_can_be(self) -> None:
@@ -221,7 +222,9 @@ class Caller:
             if len(self.submitted) >= self.total:
                 return
             number = self.first + len(self.submitted)
-            line = raw_grant(self.hive, worker, f"t{number}", f"lease-{number}", f"GPU-{index % 2}", ttl_s=60)
+            line = raw_grant(
+                self.hive, worker, f"t{number}", f"lease-{number}", f"GPU-{index % 2}", ttl_s=self.ttl_s
+            )
             with suppress(RefusalError):
                 self.hive.submit(line)
                 self.submitted.append(f"t{number}")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 WORKERS = 8
 PATIENCE_S = 60.0
+LEASE_S = 15
+"""Leases lapse again, because a hive lists no more than 64 of them, and a mount asks for the list."""
 COMMAND_TIMEOUT_S = 0.5
 """How long the agent waits for an answer; short, because many never come."""
 
@@ -91,7 +93,7 @@ class Chaos:
         faults.on_applied(lambda path, line: self._moved.set())
         served = self._transport.serve(self.hive, faults)
         try:
-            with FaultProxy(served.port, seed=self._seed) as proxy:
+            with FaultProxy(served.port, seed=self._seed, requests=self._transport.requests) as proxy:
                 self._drive(served, proxy)
                 self.summary.struck = proxy.struck
                 self.summary.connections = proxy.connections
@@ -102,7 +104,7 @@ class Chaos:
 
     def _drive(self, served: Served, proxy: FaultProxy) -> None:
         workers = [self.hive.spawn_worker("worker-gpu").worker_id for _ in range(WORKERS)]
-        caller = Caller(self.hive, workers, self.summary.tickets)
+        caller = Caller(self.hive, workers, self.summary.tickets, ttl_s=LEASE_S)
         agent = self._start(served, proxy)
         reboots = [self.summary.tickets * 2 // 3]
         kills = self._moments(self.summary.tickets // 25)
