@@ -36,6 +36,6 @@ def test_one_effect_and_one_result(
     assert summary.succeeded > TICKETS / 2
     assert summary.agent_kills > 0
     assert summary.hive_restarts > 0
-    assert summary.hive_reboots == 1
+    assert summary.hive_reboots > 0
     if ALL:
         assert set(Strike) <= set(summary.struck)

@@ -214,7 +214,6 @@ class Caller:
     workers: list[str]
     total: int
     first: int = 0
-    ttl_s: int = 60
     submitted: list[str] = field(default_factory=list)
 
     def submit_what_can_be(self) -> None:
@@ -222,9 +221,7 @@ class Caller:
             if len(self.submitted) >= self.total:
                 return
             number = self.first + len(self.submitted)
-            line = raw_grant(
-                self.hive, worker, f"t{number}", f"lease-{number}", f"GPU-{index % 2}", ttl_s=self.ttl_s
-            )
+            line = raw_grant(self.hive, worker, f"t{number}", f"lease-{number}", f"GPU-{index % 2}", ttl_s=60)
             with suppress(RefusalError):
                 self.hive.submit(line)
                 self.submitted.append(f"t{number}")

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 WORKERS = 8
 PATIENCE_S = 60.0
-LEASE_S = 15
-"""Leases lapse again, because a hive lists no more than 64 of them, and a mount asks for the list."""
+TICKETS_PER_LIFE = 48
+"""A hive reboots after so many: it lists no more than 64 leases, and a mount asks for the list."""
 COMMAND_TIMEOUT_S = 0.5
 """How long the agent waits for an answer; short, because many never come."""
 
@@ -104,9 +104,9 @@ class Chaos:
 
     def _drive(self, served: Served, proxy: FaultProxy) -> None:
         workers = [self.hive.spawn_worker("worker-gpu").worker_id for _ in range(WORKERS)]
-        caller = Caller(self.hive, workers, self.summary.tickets, ttl_s=LEASE_S)
+        caller = Caller(self.hive, workers, self.summary.tickets)
         agent = self._start(served, proxy)
-        reboots = [self.summary.tickets * 2 // 3]
+        reboots = list(range(TICKETS_PER_LIFE, self.summary.tickets, TICKETS_PER_LIFE))
         kills = self._moments(self.summary.tickets // 25)
         restarts = self._moments(self.summary.tickets // 20)
         deadline = time.monotonic() + PATIENCE_S
