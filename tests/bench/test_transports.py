@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(240)]
 
-WARM = 10
+WARM = 5
+LEAST = 12
+LONGEST_S = 25.0
+"""A transport that takes seconds for a ticket is measured with fewer of them."""
 PLAIN_MS = 1000
 
 
@@ -51,11 +54,14 @@ def _latencies(
     try:
         agent = served.agent(tmp / "state", served.port, tmp, timeout_s=None, poll_ms=poll_ms)
         try:
+            started = time.perf_counter()
             for number in range(tickets + WARM):
                 if number >= WARM and silence_s:
                     time.sleep(silence_s + phase.random())
                 admitted = _admit(hive, next(workers), number)
                 found.append(finished.get(timeout=30) - admitted)
+                if number >= WARM + LEAST and time.perf_counter() - started > LONGEST_S:
+                    break
         finally:
             agent.terminate()
     finally:
@@ -66,7 +72,7 @@ def _latencies(
 def _admit(hive: ReferenceHive, worker: str, number: int) -> float:
     while True:
         try:
-            hive.submit(raw_grant(hive, worker, f"t{number}", f"lease-{number}", ttl_s=60))
+            hive.submit(raw_grant(hive, worker, f"t{number}", f"lease-{number}", ttl_s=5))
         except RefusalError:
             time.sleep(0.0005)
             continue
@@ -85,7 +91,8 @@ def _worst(latencies: list[float]) -> str:
 @pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda transport: transport.name)
 def test_admitted_to_published(transport: Transport, tmp_path: Path, table: Table) -> None:
     busy = _latencies(transport, tmp_path, tickets=150)
-    table.add(f"admitted to published over {transport.name}, p50 / p99", _shown(busy), "<= 25 / <= 100 ms")
+    what = f"admitted to published over {transport.name}, {len(busy)} tickets, p50 / p99"
+    table.add(what, _shown(busy), "<= 25 / <= 100 ms" if transport is CONSOLE else "none")
 
 
 def test_admitted_to_published_with_a_plain_poll(tmp_path: Path, table: Table) -> None:

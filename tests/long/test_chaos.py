@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from transports import Transport
 
 ALL = os.environ.get("TICKET_AGENT_CHAOS") == "all"
-TICKETS = 1000 if ALL else 120
+SAMPLE = {"console": 120}
+"""Other transports send half of it."""
 
 
 @pytest.mark.timeout(1800)
@@ -27,15 +28,16 @@ TICKETS = 1000 if ALL else 120
 def test_one_effect_and_one_result(
     transport: Transport, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    summary = Chaos(transport, tmp_path, tickets=TICKETS, seed=11).run()
+    tickets = 1000 if ALL else SAMPLE.get(transport.name, 60)
+    summary = Chaos(transport, tmp_path, tickets=tickets, seed=11).run()
     with capsys.disabled():
         print("", *summary.lines(), sep="\n")
     assert not summary.problems
-    assert (summary.succeeded + summary.not_applied, summary.results) == (TICKETS, TICKETS)
+    assert (summary.succeeded + summary.not_applied, summary.results) == (tickets, tickets)
     assert (summary.effects, summary.repeated) == (summary.succeeded, 0)
-    assert summary.succeeded > TICKETS / 2
+    assert summary.succeeded > tickets / 2
     assert summary.agent_kills > 0
     assert summary.hive_restarts > 0
-    assert summary.hive_reboots == 1
+    assert summary.hive_reboots > 0
     if ALL:
         assert set(Strike) <= set(summary.struck)

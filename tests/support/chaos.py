@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 WORKERS = 8
 PATIENCE_S = 60.0
+TICKETS_PER_LIFE = 48
+"""A hive reboots after so many: it lists no more than 64 leases, and a mount asks for the list."""
 COMMAND_TIMEOUT_S = 0.5
 """How long the agent waits for an answer; short, because many never come."""
 
@@ -91,7 +93,7 @@ class Chaos:
         faults.on_applied(lambda path, line: self._moved.set())
         served = self._transport.serve(self.hive, faults)
         try:
-            with FaultProxy(served.port, seed=self._seed) as proxy:
+            with FaultProxy(served.port, seed=self._seed, requests=self._transport.requests) as proxy:
                 self._drive(served, proxy)
                 self.summary.struck = proxy.struck
                 self.summary.connections = proxy.connections
@@ -104,7 +106,7 @@ class Chaos:
         workers = [self.hive.spawn_worker("worker-gpu").worker_id for _ in range(WORKERS)]
         caller = Caller(self.hive, workers, self.summary.tickets)
         agent = self._start(served, proxy)
-        reboots = [self.summary.tickets * 2 // 3]
+        reboots = list(range(TICKETS_PER_LIFE, self.summary.tickets, TICKETS_PER_LIFE))
         kills = self._moments(self.summary.tickets // 25)
         restarts = self._moments(self.summary.tickets // 20)
         deadline = time.monotonic() + PATIENCE_S

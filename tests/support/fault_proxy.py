@@ -78,12 +78,15 @@ class FaultProxy:
     Args:
         port: where the true peer listens, on loopback.
         seed: decides every plan, in the order of the connections.
-        calm: no faults at all; may be switched while it runs.
+        requests: a connection is struck within so many, after its handshake.
+
+    With ``calm`` switched on there are no more faults.
     """
 
-    def __init__(self, port: int, *, seed: int) -> None:
+    def __init__(self, port: int, *, seed: int, requests: int = 70) -> None:
         self._target = port
         self._random = Random(seed)
+        self._requests = requests
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=16)
         self.port: int = self._listener.getsockname()[1]
@@ -138,7 +141,7 @@ class FaultProxy:
             return Plan(
                 self._random.choice(list(Manner)),
                 self._random.choice(list(Strike)),
-                CALM_REQUESTS + self._random.randint(1, 70),
+                CALM_REQUESTS + self._random.randint(1, self._requests),
                 self._random.random(),
             )
 

@@ -27,6 +27,8 @@ fuse_hive.ConsoleConfig = partial(fuse_hive.ConsoleConfig, command_s=float(sys.a
 fuse_hive.main()
 """
 PATIENCE_S = 20.0
+REQUESTS = 600
+"""One reading of a file is up to ten requests of the mount's process."""
 
 
 class MountServed(ConsoleServed):
@@ -63,4 +65,4 @@ class MountServed(ConsoleServed):
         super().close()
 
 
-MOUNT = Transport("mount", MountServed, NEWEST)
+MOUNT = Transport("mount", MountServed, NEWEST, requests=REQUESTS)

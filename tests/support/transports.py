@@ -50,11 +50,17 @@ class Served(Protocol):
 
 @dataclass(frozen=True)
 class Transport:
-    """One way to a hive, and the generation of root that it needs."""
+    """One way to a hive.
+
+    Attributes:
+        profile: the generation of root that it needs.
+        requests: a connection through a proxy is struck within so many requests.
+    """
 
     name: str
     serve: Callable[[ReferenceHive, Faults], Served]
     profile: HiveProfile = DEFAULT
+    requests: int = 70
 
 
 class ConfiguredAgent(AgentProcess):
