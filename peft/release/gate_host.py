@@ -180,7 +180,9 @@ def incumbent(look: Look) -> str:
     if pointer.artifact_sha256 != accepted.served_artifact_sha256:
         raise NotYetError(f"{pointer.name} is served, which is not what is deployed")
     server = ServerRoom(look.config.root, None, look.config).serving(pointer)
-    if server is None or server.running() is False:
+    if server is None:
+        raise NotYetError(f"no server of {pointer.name} was started here")
+    if server.running() is False:
         raise NotYetError(f"the server of {pointer.name} has ended")
     if look.thorough:
         _ask(look, pointer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,21 +16,24 @@ from cli_support import contents
 from release_lab import Lab, installed, tensors_of, write_adapter
 from serving_support import TRANSFORMERS, Running, free_port, instance, start_double
 
+from ticket_agent.peft.release import gate_host
 from ticket_agent.peft.release.adapter_diff import MAX_DIFFERENCES, Difference, differences
 from ticket_agent.peft.release.bundle import BundleManifest, encode_bundle
-from ticket_agent.peft.release.canonical import encode
 from ticket_agent.peft.release.detect import Detection
 from ticket_agent.peft.release.gates import GATES, Asked, Gate, GateVerdict, HostFacts, gates
 from ticket_agent.peft.release.guarantees import Guarantee, Verdict
 from ticket_agent.peft.release.inputs import encode_input, parse_input
 from ticket_agent.peft.release.layout import BEGUN_FILE, END_FILE, Begun
 from ticket_agent.peft.release.markers import Blocker, Owner, RuntimeSelection
-from ticket_agent.peft.release.release_record import Authority
+from ticket_agent.peft.release.phases import ReleaseState
+from ticket_agent.peft.release.release_record import Authority, ReleaseRecord
 from ticket_agent.peft.release.request import Entry, encode_request
+from ticket_agent.peft.release.server_room import ServerRoom
 from ticket_agent.peft.release.serving_pointer import POINTER_FILE, ServingPointer
 from ticket_agent.peft.release.skeleton_base import TINY_GEOMETRY
 from ticket_agent.peft.release.statement import LauncherFacts
 from ticket_agent.peft.roots import open_to_read
+from ticket_agent.protocol.json_strict import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,7 +111,14 @@ class Scene:
         )
         self.change(lambda root: root.write_operation_file("release-one", BEGUN_FILE, begun.encode()))
         if ended is not None:
-            data = encode({"state": ended})
+            record = ReleaseRecord(
+                operation_id=begun.operation_id,
+                request_sha256=begun.request_sha256,
+                authority=begun.authority,
+                state=ReleaseState.FAILED,
+                phases=(),
+            )
+            data = dumps(record.members() | {"state": ended})
             self.change(lambda root: root.write_operation_file("release-one", END_FILE, data))
 
     def look(self) -> dict[str, Gate]:
@@ -125,6 +136,24 @@ class Scene:
         return Owner(operation_id=operation, request_sha256=sha256)
 
 
+class _Alive:
+    """The server that a pointer names runs; the tests of servers have real ones."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def serving(self, _: ServingPointer) -> _Alive:
+        return self
+
+    def running(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_host, "ServerRoom", _Alive)
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
@@ -133,7 +162,7 @@ def scene(tmp_path: Path) -> Scene:
 def test_everything_passes_in_the_documented_order(scene: Scene) -> None:
     found = scene.look()
     assert [gate.code for gate in scene.other()] == []
-    assert list(found) == [code for code in GATES if code != "recovery"]
+    assert list(found) == [code for code in GATES if code not in {"recovery", "attempts"}]
     assert all(gate.remedy is None for gate in found.values())
 
 
@@ -375,8 +404,8 @@ CASES: dict[str, tuple[Callable[[Scene], object], str, GateVerdict, str]] = {
         WAITS,
         "name different adapters",
     ),
-    "no token": (lambda s: s.lab.config.token_file.unlink(), "token", WAITS, "No such file"),
-    "token for all": (lambda s: s.lab.config.token_file.chmod(0o640), "token", WAITS, "run: chmod 600"),
+    "no token": (lambda s: s.lab.config.token_file.unlink(), "token", WAITS, "does not exist"),
+    "token for all": (lambda s: s.lab.config.token_file.chmod(0o640), "token", WAITS, "chmod 600"),
     "short token": (
         lambda s: s.lab.config.token_file.write_text("short"),
         "token",
@@ -517,6 +546,47 @@ def test_a_server_of_something_else_is_noticed(served: tuple[Scene, Running]) ->
     assert gate.detail == f"port {running.instance.port} does not serve assistant-g0-other"
 
 
+@pytest.mark.parametrize("imports", [False, True])
+def test_a_pointer_to_a_server_that_was_never_started_here_makes_it_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, imports: bool
+) -> None:
+    monkeypatch.setattr(gate_host, "ServerRoom", ServerRoom)
+    scene = Scene(tmp_path, imports=imports)
+    (gate,) = scene.other()
+    assert (gate.code, gate.verdict) == ("incumbent", WAITS)
+    assert "was started here" in gate.detail
+
+
+def test_bundles_that_are_gone_make_it_wait(scene: Scene) -> None:
+    shutil.rmtree(scene.root / "bundles" / scene.prepared.profile.base)
+    (gate,) = scene.other()
+    assert (gate.code, gate.verdict) == ("bundles", WAITS)
+
+
+@pytest.mark.parametrize(
+    ("states", "verdict", "line"),
+    [
+        ([None], WAITS, "the attempt under ticket r-0 goes on"),
+        (["rollback_failed"], PASS, "1 of 4 attempts made"),
+        (["rollback_failed"] * 4, REFUSED, "4 attempts already"),
+        (["rollback_failed", "recovered_failure"], REFUSED, "recovered already, under ticket r-1"),
+    ],
+)
+def test_attempts_are_counted(
+    scene: Scene, states: list[str | None], verdict: GateVerdict, line: str
+) -> None:
+    scene.begin(ended="rollback_failed")
+    end = scene.root / "operations" / "release-one" / END_FILE
+    for number, state in enumerate(states):
+        attempt = end.parent / f"recovery-r-{number}"
+        attempt.mkdir(mode=0o700)
+        if state is not None:
+            (attempt / END_FILE).write_bytes(end.read_bytes().replace(b"rollback_failed", state.encode()))
+    scene.asked = replace(scene.asked, recovery_only=True, ticket_id="r-9")
+    gate = scene.look()["attempts"]
+    assert (gate.verdict, line in gate.detail) == (verdict, True), gate
+
+
 def test_damaged_weights_are_found_by_reading_them(scene: Scene) -> None:
     _spoil_object(lambda p: p.profile.stack.base.weights_sha256)(scene)
     assert scene.look()["base"].verdict is PASS
@@ -543,7 +613,7 @@ def test_damaged_weights_are_found_by_reading_them(scene: Scene) -> None:
         ({"ended": "succeeded"}, "t-9", REFUSED, "has ended (succeeded): there is nothing to recover"),
         ({"ended": "failed"}, "t-9", REFUSED, "there is nothing to recover"),
         ({"ended": "recovered_failure"}, "t-9", REFUSED, "there is nothing to recover"),
-        ({"ended": "nonsense"}, "t-9", REFUSED, "release.json: state must be"),
+        ({"ended": "nonsense"}, "t-9", REFUSED, "state must be"),
     ],
 )
 def test_what_can_be_recovered(
