@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from agent_faults import blind, when_applied
-from agent_support import Bench, agent_on
+from agent_support import NEVER, Bench, agent_on
 from hive_support import LEASE_CTL, TOKEN, ManualClock, raw_grant, running_hive
 
 from ticket_agent.agent.loop import FAST_PERIOD_S, MAX_OUTAGE_PAUSE_S, PassSummary
@@ -325,3 +325,25 @@ def test_the_cursor_is_saved_in_strides_and_when_idle(tmp_path: Path) -> None:
         bench.passes(1)
         assert bench.store.cursor.consumed_sequence == 35
         assert bench.store.cursor.completed_through(1) == 35
+
+
+@pytest.mark.parametrize("attached", [False, True], ids=["never-attached", "attached-before"])
+def test_a_refused_credential_ends_only_an_agent_that_never_attached(
+    tmp_path: Path, attached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first pass may be long; a refusal in the middle of it is an outage as any other."""
+
+    def refused(stop: object) -> None:
+        raise HiveAuthError("the token is refused")
+
+    clock = ManualClock()
+    with running_hive(clock=clock) as (_, server), agent_on(server, tmp_path / "s", clock=clock) as bench:
+        if attached:
+            bench.namespace.connect()
+        monkeypatch.setattr(bench.agent, "pass_once", refused)
+        if attached:
+            assert bench.agent._one_round(NEVER, first=True) > 0
+            assert bench.agent.hive_state == "the hive refuses our credential"
+        else:
+            with pytest.raises(HiveAuthError):
+                bench.agent._one_round(NEVER, first=True)

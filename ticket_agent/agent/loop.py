@@ -438,7 +438,8 @@ class Agent:
         try:
             summary = self.pass_once(stop)
         except HiveAuthError:
-            if first:
+            # Once a session was granted, the credential is right as far as we know: it may be rotated.
+            if first and self._namespace.session == 0:
                 raise
             return self._outage("the hive refuses our credential")
         except HiveError as error:
