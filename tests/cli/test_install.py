@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from click.testing import CliRunner, Result
@@ -121,19 +121,29 @@ def test_nothing_is_replaced(staged: Path) -> None:
 # -- the configuration -----------------------------------------------------------------------------------
 
 
-def _everything() -> str:
-    """The configuration with every example in force."""
-    lines = FILES["config"].text(PROGRAM).splitlines()
-    shown = re.compile(r"# (\[[a-z]+\]|[a-z_]+ *= )")
-    return "\n".join(line.removeprefix("# ") if shown.match(line) else line for line in lines)
+WAYS = ("console", "rest", "mount_dir")
+
+
+def _everything(way: str = "console") -> str:
+    """The configuration with every example in force, and one way to the hive."""
+    shown = re.compile(r"# (\[\[?[a-z_.]+\]\]?|[a-z_]+ *= )")
+    kept, table = [], ""
+    for line in FILES["config"].text(PROGRAM).splitlines():
+        plain = line.removeprefix("# ") if shown.match(line) else line
+        if plain.startswith("["):
+            table = plain.split("]")[0].strip("[")
+        if table not in WAYS or table == way:
+            kept.append(plain)
+    return "\n".join(kept)
 
 
 def _keys(model: type[BaseModel], prefix: str = "") -> set[str]:
     found: set[str] = set()
     for name, field in model.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            found |= _keys(kind, f"{prefix}{name}.")
+        kinds = get_args(field.annotation) or (field.annotation,)
+        tables = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if tables and field.annotation is not tuple and name != "peers":
+            found |= _keys(tables[0], f"{prefix}{name}.")
         else:
             found.add(f"{prefix}{name}")
     return found
@@ -156,15 +166,25 @@ def test_the_configuration_loads_as_it_is(staged: Path) -> None:
 
 
 def test_every_key_is_shown_and_every_example_is_valid(tmp_path: Path) -> None:
-    path = tmp_path / "all.toml"
-    path.write_text(_everything(), encoding="utf-8")
-    assert set(_set(load_config(path, {}))) == _keys(AgentConfig)
+    found = set()
+    for way in WAYS:
+        path = tmp_path / f"{way}.toml"
+        path.write_text(_everything(way), encoding="utf-8")
+        found |= set(_set(load_config(path, {})))
+    assert found == _keys(AgentConfig)
 
 
 def test_what_is_called_a_default_is_one(tmp_path: Path) -> None:
-    path = tmp_path / "all.toml"
-    path.write_text(_everything(), encoding="utf-8")
+    shown: dict[str, Any] = {}
+    for way in WAYS:
+        path = tmp_path / f"{way}.toml"
+        path.write_text(_everything(way), encoding="utf-8")
+        shown |= _set(load_config(path, {}))
     examples = {
+        *(f"rest.{name}" for name in ("url", "auth_token", "ticket", "ca_file", "proxy")),
+        "mount_dir.path",
+        "relay.actions",
+        "relay.peers",
         "state_dir",
         "action_allowlist",
         "console.auth_token",
@@ -174,7 +194,6 @@ def test_what_is_called_a_default_is_one(tmp_path: Path) -> None:
         "metrics.textfile",
         *(f"peft.{name}" for name in ("registry_root", "export_root", "adapter_root", "release_config")),
     }
-    shown = _set(load_config(path, {}))
     plain = AgentConfig(state_dir=Path("/x"))
     for key in _keys(AgentConfig) - examples:
         value: Any = plain
