@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(missing_browser() is not None, reason=missing_browser() or "")
 
 LANES = 12
+WIDE = 4
+"""Pixels from which on a bar has at least one of its very own colour."""
 Box = dict[str, float]
 
 
@@ -119,6 +121,10 @@ def test_uncertain_windows_span_the_crash_and_the_restart(browser: Browser, page
         assert window["right"] > restart["right"]
 
 
+def _near(one: tuple[int, ...], other: tuple[int, ...], by: int) -> bool:
+    return all(abs(a - b) <= by for a, b in zip(one, other, strict=True))
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_the_screenshot_shows_lanes_marks_and_hatching(
     browser: Browser, page: Path, tmp_path: Path, dark: bool
@@ -142,7 +148,10 @@ def test_the_screenshot_shows_lanes_marks_and_hatching(
                 "s-provider-result-persisted": "persisted",
                 "s-result-published": "published",
             }[part["kind"]]
-            assert colours[name] in picture.colours(part["left"], part["top"], part["right"], part["bottom"])
+            found = picture.colours(part["left"], part["top"], part["right"], part["bottom"])
+            # The edges of a bar are mixed with what is beside it; the narrowest ones are nothing but edges.
+            mixed = 0 if part["right"] - part["left"] >= WIDE else 24
+            assert any(_near(colour, colours[name], mixed) for colour in found), (part, found)
     for kind in ("crash", "restart"):
         for box in browser.boxes(f".scroll .m-{kind} .m-line"):
             column = picture.colours(box["left"] - 1, box["top"] + 20, box["right"] + 2, box["bottom"])

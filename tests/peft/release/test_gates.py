@@ -154,6 +154,12 @@ def _served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_host, "ServerRoom", _Alive)
 
 
+def _open_folder(path: Path) -> None:
+    """A directory that everybody can look into, whatever the mask is."""
+    path.mkdir()
+    path.chmod(0o755)
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
@@ -425,7 +431,7 @@ CASES: dict[str, tuple[Callable[[Scene], object], str, GateVerdict, str]] = {
         "is open to others",
     ),
     "evidence for all": (
-        lambda s: (s.root / "evidence").mkdir(mode=0o755),
+        lambda s: _open_folder(s.root / "evidence"),
         "evidence",
         WAITS,
         "evidence root",
