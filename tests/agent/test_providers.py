@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from journal_support import REQUEST, open_store
 from ticket_lines import ADMITTED, V1, line
 
-from ticket_agent.agent.keys import base_key, base_of, reuse_key
+from ticket_agent.agent.keys import V2_FAMILY, base_key, base_of, reuse_key
 from ticket_agent.agent.lookup import related
 from ticket_agent.agent.operation import open_operation
 from ticket_agent.agent.providers import NotEnabled, ProviderTable
@@ -124,7 +124,7 @@ def test_results_are_grouped_by_the_worker_that_was_admitted(tmp_path: Path) -> 
             request = line(ADMITTED | change | {"id": f"t{number}", "admission_sequence": number})
             admitted = parse_spec(request, source="admitted")
             record = store.prepare(
-                key=base_key(admitted), family="f", epoch=1, sequence=number, request=request
+                key=base_key(admitted), family=V2_FAMILY, epoch=1, sequence=number, request=request
             )
             groups.append(open_operation(record, admitted, Stub()).group)
     assert len(set(groups)) == len(changes)
