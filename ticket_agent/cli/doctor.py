@@ -56,7 +56,14 @@ def doctor(*, offline: bool, as_json: bool, **options: Any) -> None:
 
 
 def _checks(config: AgentConfig, *, offline: bool) -> Iterator[Check]:
-    local: list[Callable[[AgentConfig], Iterator[Check]]] = [_directory, _journal, _clock, _gpus, _peft]
+    local: list[Callable[[AgentConfig], Iterator[Check]]] = [
+        _directory,
+        _journal,
+        _clock,
+        _gpus,
+        _peft,
+        _releases,
+    ]
     for check in local:
         yield from check(config)
     if not offline:
