@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,13 +87,16 @@ tell(b'P')
 """A phase with two descendants that left its session and its process group."""
 
 
+LAUNCHES = itertools.count()
+"""A manager may know a unit for a moment longer than anything of it runs, so no two launches share a name."""
+
+
 @dataclass
 class Stage:
     """Folders of one phase and the FIFO through which it tells what it does."""
 
     folder: Path
     confinement: Confinement
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         self.work = self.folder / "work"
@@ -105,9 +108,9 @@ class Stage:
 
     def command(self, code: str, *arguments: str, **changes: Any) -> PhaseCommand:
         """A Python program in the folder ``work``, which it can write to."""
-        number = next(self._numbers)
+        number = next(LAUNCHES)
         values: dict[str, Any] = {
-            "launch_id": f"op-{number}.validate",
+            "launch_id": f"op-{os.getpid()}-{number}.validate",
             "argv": (sys.executable, "-I", "-S", "-c", code, *arguments),
             "run_dir": self.folder / f"run-{number}",
             "working_dir": self.work,
