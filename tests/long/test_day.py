@@ -122,7 +122,8 @@ def _judge(day: Day) -> None:
     assert day.time.now_s >= DAY_S
     assert len(day.samples) == 25
     grown = growth(day.samples)
-    assert grown.descriptors <= 0
+    # One may be open in the moment of a sample.
+    assert grown.descriptors <= 1
     assert grown.threads <= 0
     assert grown.objects <= MAX_NEW_OBJECTS
     books = _account(day)

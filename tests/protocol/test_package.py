@@ -13,7 +13,7 @@ import ticket_agent.protocol as package
 
 FOLDER = Path(package.__file__).parent
 MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
-USE_PYDANTIC = {"args", "members", "spec", "result"}
+USE_PYDANTIC = {"args", "federation", "members", "result", "spec"}
 FORBIDDEN = {
     "os",
     "io",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from journal_support import open_store
 from peft_actions import JOB, Places, spec
 
+from ticket_agent.agent.keys import V2_FAMILY
 from ticket_agent.agent.operation import spec_of
 from ticket_agent.journal.outcome import PlanRefusedError
 from ticket_agent.journal.record import ProviderResult, StagedResult
@@ -54,7 +55,7 @@ class Writer:
         for number in range(len(self._store.records) + 1, count + 1):
             request = self._next(number)
             record = self._store.prepare(
-                key=f"t{number}", family="ticket-v2", epoch=1, sequence=number, request=request.encode()
+                key=f"t{number}", family=V2_FAMILY, epoch=1, sequence=number, request=request.encode()
             )
             self._finish(record)
 
