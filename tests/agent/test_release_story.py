@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hive_support import TOKEN
 from release_daemon import Asker, Host, now_ms, release_host, wait_for
+from told_lines import tell
 
 from ticket_agent.hive.reference.workers import Phase as WorkerPhase
 from ticket_agent.peft.release.layout import BUNDLE_FILE, CARD_FILE
@@ -81,9 +82,7 @@ def observed_phases(host: Host, operation: str) -> list[str]:
     return [entry["phase"] for entry in end["phases"]]
 
 
-def test_adapters_are_trained_imported_refused_and_served(
-    host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_adapters_are_trained_imported_refused_and_served(host: Host, tmp_path: Path) -> None:
     clock = [time.monotonic()]
     took: list[str] = []
 
@@ -140,9 +139,10 @@ def test_adapters_are_trained_imported_refused_and_served(
     assert asker.failures == []
     check_answers(host, asker)
     check_books(host)
-    with capsys.disabled():
-        gap = asker.longest_gap_s()
-        print(f"\n{'; '.join(took)}; {len(asker.times)} answers, longest gap {gap * 1000:.0f} ms")
+    gap = asker.longest_gap_s()
+    tell(
+        f"a release for real: {'; '.join(took)}; {len(asker.times)} answers, longest gap {gap * 1000:.0f} ms"
+    )
 
 
 def check_answers(host: Host, asker: Asker) -> None:

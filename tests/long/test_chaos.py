@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from chaos import Chaos
 from fault_proxy import Strike
+from told_lines import tell
 from transports import TRANSPORTS
 
 if TYPE_CHECKING:
@@ -25,13 +26,10 @@ SAMPLE = {"console": 120}
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda transport: transport.name)
-def test_one_effect_and_one_result(
-    transport: Transport, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_effect_and_one_result(transport: Transport, tmp_path: Path) -> None:
     tickets = 1000 if ALL else SAMPLE.get(transport.name, 60)
     summary = Chaos(transport, tmp_path, tickets=tickets, seed=11).run()
-    with capsys.disabled():
-        print("", *summary.lines(), sep="\n")
+    tell(*summary.lines())
     assert not summary.problems
     assert (summary.succeeded + summary.not_applied, summary.results) == (tickets, tickets)
     assert (summary.effects, summary.repeated) == (summary.succeeded, 0)

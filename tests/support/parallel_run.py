@@ -15,13 +15,18 @@ from typing import TYPE_CHECKING, Any
 import bench_table
 import crash_report
 import pytest
+import told_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 TESTS = Path(__file__).parents[1]
 MOST_PROCESSES = 8
-REPORTS = {"crash tests": crash_report, "measured on this machine, in this run": bench_table}
+REPORTS = {
+    "crash tests": crash_report,
+    "long tests": told_lines,
+    "measured on this machine, in this run": bench_table,
+}
 """What tests count or measure beside passing, by its heading."""
 
 
