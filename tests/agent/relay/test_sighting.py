@@ -49,7 +49,7 @@ class Direct:
         return self.read(path)
 
     def append(self, path: str, line: str, *, session: int | None = None) -> AppendAnswer:
-        raise NotImplementedError
+        raise AssertionError(f"a look only reads, and wrote to {path}")
 
     def close(self) -> None:
         return
