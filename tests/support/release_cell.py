@@ -32,7 +32,7 @@ class Player:
         self.tickets = {"train": bench.ticket("train", 1), "import": bench.ticket("import", 2)}
         self.gaps: dict[str, float] = {}
         self.answers = 0
-        self.unanswered = 0
+        self.unanswered: list[str] = []
 
     # -- getting there -----------------------------------------------------------------------------------
 
@@ -89,7 +89,9 @@ class Player:
             client.stop.set()
             client.thread.join()
         self.answers += len(client.answers)
-        self.unanswered += 0 if cell.event.silent else len(client.failures)
+        if not cell.event.silent:
+            self.unanswered += [f"{cell.label}: {failure}" for failure in client.failures]
+        found += client.wrong
         return found + self.judge(cell, status)
 
     def _happen(self, cell: Cell) -> int:
@@ -185,7 +187,8 @@ class Player:
         worst = max(self.gaps, key=lambda label: self.gaps[label])
         return (
             f"releases: {len(self.gaps)} with a client that asks all the time, {self.answers} answers,"
-            f" {self.unanswered} questions failed, longest gap {self.gaps[worst]:.0f} ms ({worst})"
+            f" {len(self.unanswered)} questions failed, longest gap {self.gaps[worst]:.0f} ms ({worst})"
+            + "".join(f"\n  not answered: {failure}" for failure in self.unanswered)
         )
 
     # -- judging -----------------------------------------------------------------------------------------

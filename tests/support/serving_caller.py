@@ -40,6 +40,7 @@ class Caller:
         self.stop = threading.Event()
         self.answers: list[tuple[float, int]] = []
         self.failures: list[str] = []
+        self.wrong: list[str] = []
         self.thread = threading.Thread(target=self._loop)
 
     def _loop(self) -> None:
@@ -56,7 +57,8 @@ class Caller:
                 self.failures.append(str(error))
                 continue
             if said.text != "".join(self.told(found.generation)[prompt]):
-                self.failures.append(f"generation {found.generation} says {said.text}")
+                self.wrong.append(f"generation {found.generation} says {said.text}")
+                self.failures.append(self.wrong[-1])
             self.answers.append((time.monotonic(), found.generation))
 
     def longest_gap_ms(self) -> float:
