@@ -91,7 +91,9 @@ class Player:
         self.answers += len(client.answers)
         if not cell.event.silent:
             self.unanswered += [f"{cell.label}: {failure}" for failure in client.failures]
-        found += client.wrong
+        # Only who dies while the pointer names it leaves questions without an answer.
+        named = cell.phase is Phase.PROMOTE and cell.event.do == ("server", "candidate")
+        found += client.wrong if cell.event.silent or named else client.failures
         return found + self.judge(cell, status)
 
     def _happen(self, cell: Cell) -> int:
