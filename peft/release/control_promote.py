@@ -13,6 +13,7 @@ from ticket_agent.peft.release.blue_green import BlueGreen, Patience, drive
 from ticket_agent.peft.release.canary import finding_of
 from ticket_agent.peft.release.control_canary import bounded, candidate_canary
 from ticket_agent.peft.release.control_errors import AuthorityExpiredError, ControlError
+from ticket_agent.peft.release.control_load import await_server
 from ticket_agent.peft.release.loopback import LoopbackClient
 from ticket_agent.peft.release.markers import RuntimeSelection
 from ticket_agent.peft.release.observing import PhaseFailedError
@@ -87,7 +88,8 @@ class _Promotion:
         """Look whether a promotion may begin.
 
         Raises:
-            PeftError: it may not.
+            PhaseFailedError: the candidate is not ready any more; nobody is sent to it.
+            PeftError: it may not begin.
         """
         job, timing = self._job, self._job.facts.timing
         need_ms = round(1000 * (timing.soak_s + timing.settle_s + timing.gone_s))
@@ -109,6 +111,8 @@ class _Promotion:
                 f"{'nothing' if named is None else named.name} is served, not {self._old.name} on port"
                 f" {self._old.port}"
             )
+        # It may have died since its canary; the pointer would then send everybody to nobody.
+        await_server(job, self._candidate)
 
     def run(self) -> End:
         """Carry it out."""

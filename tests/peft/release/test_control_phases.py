@@ -324,6 +324,31 @@ def test_somebody_elses_root_is_not_switched(loaded: ControlScene) -> None:
     assert loaded.server(OLD).usable()
 
 
+@pytest.mark.parametrize(
+    ("what", "rule"),
+    [
+        ("killed", "serving-unreachable"),
+        ("other-list", "serving-name"),
+        ("open", "serving-answer"),
+    ],
+)
+def test_nobody_is_sent_to_a_candidate_that_failed_since_its_canary(
+    what: str, rule: str, loaded: ControlScene
+) -> None:
+    if what == "killed":
+        loaded.server(NEW).phase.stop(timeout_s=5)
+    else:
+        loaded.fault(2, what)
+    with loaded.somebody_asks() as caller:
+        found = loaded.run(Phase.PROMOTE)
+    assert (found.succeeded, found.detail["rule"]) == (False, rule)
+    assert "ended" not in found.detail, "the pointer was moved"
+    assert caller.failures == []
+    assert set(caller.generations()) <= {1}
+    assert loaded.deployed() == ("g1", 1, True, True)
+    assert loaded.server(OLD).usable()
+
+
 def restored(made: ControlScene) -> None:
     assert made.deployed() == ("g1", 1, True, True)
     assert made.server(NEW).running() is False
