@@ -11,6 +11,8 @@ __all__ = [
     "ProtocolError",
     "RecordLineError",
     "ResultError",
+    "SnapshotError",
+    "SnapshotLimitError",
     "SpecError",
     "WorkerStateError",
     "one_line",
@@ -62,6 +64,14 @@ class LeaseError(ProtocolError):
 
 class RecordLineError(ProtocolError):
     """A malformed ``key=value`` record of the root."""
+
+
+class SnapshotError(ProtocolError):
+    """Not a host snapshot, its status, a step of its transfer or an enrolment that a receiver would take."""
+
+
+class SnapshotLimitError(SnapshotError):
+    """The same, because something is larger, or there is more of it, than the bounds allow."""
 
 
 def one_line(text: str) -> str:
