@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.journal.fs import Fs
 
-__all__ = ["Fence", "FenceOwner", "fence_owner", "read_starts"]
+__all__ = ["Fence", "FenceOwner", "fence_owner", "is_locked", "read_starts", "try_lock"]
 
 # A reader that asks who the owner is holds the lock for microseconds; a second look tells it from an owner.
 _ATTEMPTS = 3
@@ -114,7 +114,7 @@ def fence_owner(root_fd: int) -> FenceOwner | None:
     # An own open file description: closing or unlocking a duplicate would release what the caller holds.
     directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd)
     try:
-        held = _is_held(directory)
+        held = is_locked(directory)
     finally:
         os.close(directory)
     try:
@@ -122,7 +122,7 @@ def fence_owner(root_fd: int) -> FenceOwner | None:
     except OSError:
         return FenceOwner() if held else None
     try:
-        return _read_owner(fd) if held or _is_held(fd) else None
+        return _read_owner(fd) if held or is_locked(fd) else None
     finally:
         os.close(fd)
 
@@ -186,12 +186,17 @@ def _open_lock(fs: Fs, root_fd: int) -> int:
 
 
 def _take(fd: int, root_fd: int, pause: Callable[[float], None]) -> None:
-    if not _try_lock(fd, pause):
+    if not try_lock(fd, pause):
         owner = fence_owner(root_fd) or FenceOwner()
         raise FenceHeldError(pid=owner.pid, boot_id=owner.boot_id)
 
 
-def _try_lock(fd: int, pause: Callable[[float], None]) -> bool:
+def try_lock(fd: int, pause: Callable[[float], None] = time.sleep) -> bool:
+    """Take the kernel's exclusive lock on an open file, for as long as the descriptor lives; False: held.
+
+    Raises:
+        OSError: the file system cannot lock.
+    """
     import portalocker  # noqa: PLC0415 - costs more than the rest of a read-only command
 
     flags = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
@@ -208,8 +213,9 @@ def _try_lock(fd: int, pause: Callable[[float], None]) -> bool:
     return False
 
 
-def _is_held(fd: int) -> bool:
-    # The same kernel lock as in ``_try_lock``, without the import: asking must be cheap for status commands.
+def is_locked(fd: int) -> bool:
+    """Tell whether somebody holds the exclusive lock of an open file; takes it shared for a moment."""
+    # The same kernel lock as in ``try_lock``, without the import: asking must be cheap for status commands.
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -24,12 +24,24 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "hive": frozenset({"protocol"}),
     "gpu": frozenset({"protocol", "journal"}),
     "peft": frozenset({"protocol", "journal"}),
+    "snapshots": frozenset({"protocol", "journal"}),
     "exits": frozenset(),
     "config": frozenset({"config_relay"}),
     "config_relay": frozenset(),
     "agent": frozenset({"protocol", "journal", "gpu", "peft", "config", "exits"}),
     "cli": frozenset(
-        {"protocol", "journal", "gpu", "peft", "agent", "hive", "config", "config_relay", "exits"}
+        {
+            "protocol",
+            "journal",
+            "gpu",
+            "peft",
+            "snapshots",
+            "agent",
+            "hive",
+            "config",
+            "config_relay",
+            "exits",
+        }
     ),
 }
 """Which part of the package may use which other ones; everybody may use the package's version."""
@@ -43,6 +55,7 @@ HEAVY = (
     "portalocker",
     "prometheus_client",
     "pynvml",
+    "jeepney",
     "huggingface_hub",
     "safetensors",
     "tomli_w",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ticket_agent.agent.metrics import Durations, Meter, Snapshot
     from ticket_agent.journal.store import JournalStore
 
-__all__ = ["MetricsReport", "SnapshotCollector", "Textfile"]
+__all__ = ["MetricsReport", "SnapshotCollector", "Textfile", "TextfileWriter"]
 
 TEXTFILE_PERIOD_S = 5.0
 _BOUNDS = (*(str(bound) for bound in BUCKETS_S), "+Inf")
@@ -231,6 +231,49 @@ class Textfile:
             raise
 
 
+class TextfileWriter:
+    """Writes the file, if there is one, now and then; one that cannot be written is told once.
+
+    Args:
+        textfile: the file, or None.
+        render: what goes into it.
+        events: hears when it cannot be written.
+        monotonic: seconds, for the pace.
+    """
+
+    def __init__(
+        self,
+        textfile: Textfile | None,
+        render: Callable[[], bytes],
+        *,
+        events: EventLog,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._textfile = textfile
+        self._render = render
+        self._events = events
+        self._monotonic = monotonic
+        self._due = 0.0
+
+    def forget(self) -> None:
+        """Let the next write happen at once."""
+        self._due = 0.0
+
+    def write_if_due(self) -> None:
+        """Write the file unless the last one is younger than five seconds."""
+        textfile = self._textfile
+        if textfile is None or self._monotonic() < self._due:
+            return
+        self._due = self._monotonic() + TEXTFILE_PERIOD_S
+        try:
+            textfile.write(self._render())
+        except OSError as error:
+            detail = f"{textfile.path} cannot be written: {error.strerror or error}"
+            self._events.once("warning", "metrics-textfile-unwritable", "textfile", detail)
+        else:
+            self._events.settled("metrics-textfile-unwritable", "textfile")
+
+
 class MetricsReport:
     """Takes a picture of the agent after every pass and writes the file, if there is one, now and then.
 
@@ -257,31 +300,19 @@ class MetricsReport:
     ) -> None:
         self._meter = meter
         self._store = store
-        self._events = events
-        self._monotonic = monotonic
-        self._textfile = textfile
-        self._due = 0.0
         self._snapshot = meter.snapshot(agent, store)
         self.registry = CollectorRegistry()
         self.registry.register(SnapshotCollector(lambda: self._snapshot, clock))
+        self._writer = TextfileWriter(
+            textfile, lambda: generate_latest(self.registry), events=events, monotonic=monotonic
+        )
 
     def write_if_due(self, agent: Agent) -> None:
         """Take a picture; write the file unless the last one is younger than five seconds."""
         self._snapshot = self._meter.snapshot(agent, self._store)
-        if self._textfile is not None and self._monotonic() >= self._due:
-            self._write_file(self._textfile)
+        self._writer.write_if_due()
 
     def write(self, agent: Agent) -> None:
         """Take a picture and write the file now."""
-        self._due = 0.0
+        self._writer.forget()
         self.write_if_due(agent)
-
-    def _write_file(self, textfile: Textfile) -> None:
-        self._due = self._monotonic() + TEXTFILE_PERIOD_S
-        try:
-            textfile.write(generate_latest(self.registry))
-        except OSError as error:
-            detail = f"{textfile.path} cannot be written: {error.strerror or error}"
-            self._events.once("warning", "metrics-textfile-unwritable", "textfile", detail)
-        else:
-            self._events.settled("metrics-textfile-unwritable", "textfile")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ticket_agent.cli.assembly import console, exit_of_hive, gateway, hive_place, now_ms
-from ticket_agent.cli.doctor_check import Check
+from ticket_agent.cli.doctor_check import Check, show_checks
 from ticket_agent.cli.options import agent_options, config_from
-from ticket_agent.cli.output import age, emit_json, plain, styled, table
+from ticket_agent.cli.output import age
 from ticket_agent.cli.status import daemon_status
 from ticket_agent.exits import Exit
 
@@ -41,16 +41,7 @@ def doctor(*, offline: bool, as_json: bool, **options: Any) -> None:
     """Check configuration, state directory, fence, journal, clock, GPUs, PEFT and hive. Changes nothing."""
     config = config_from(options)
     checks = list(_checks(config, offline=offline))
-    colours = {"ok": "green", "warn": "yellow", "fail": "red"}
-    if as_json:
-        for check in checks:
-            emit_json("check", {"name": check.name, "verdict": check.verdict, "detail": check.detail})
-    else:
-        rows = [
-            [check.name, styled(check.verdict, colours[check.verdict]), plain(check.detail)]
-            for check in checks
-        ]
-        click.echo(table(["CHECK", "VERDICT", "DETAIL"], rows))
+    show_checks(checks, as_json=as_json)
     failed = [check.code for check in checks if check.verdict == "fail"]
     sys.exit(int(failed[0] if failed else Exit.OK))
 

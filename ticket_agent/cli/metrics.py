@@ -14,14 +14,15 @@ from ticket_agent.exits import Exit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from prometheus_client.core import CollectorRegistry
+
     from ticket_agent.agent.events import EventLog
-    from ticket_agent.agent.exposition import MetricsReport
     from ticket_agent.agent.loop import Agent, Report
     from ticket_agent.agent.metrics import Meter
     from ticket_agent.config import MetricsSettings
     from ticket_agent.journal.store import JournalStore
 
-__all__ = ["meter_for", "reporting"]
+__all__ = ["meter_for", "reporting", "served"]
 
 
 def meter_for(settings: MetricsSettings, *, only_once: bool) -> Meter | None:
@@ -59,17 +60,18 @@ def reporting(
     with contextlib.ExitStack() as stack:
         stack.callback(report.write, agent)
         if listen and settings.address is not None:
-            stack.enter_context(_served(*settings.address, report, events))
+            stack.enter_context(served(*settings.address, report.registry, events))
         yield report
 
 
-def _served(
-    host: str, port: int, report: MetricsReport, events: EventLog
+def served(
+    host: str, port: int, registry: CollectorRegistry, events: EventLog
 ) -> contextlib.AbstractContextManager[None]:
+    """Listen while the block lasts; an address that cannot be listened on ends the command."""
     from ticket_agent.agent.metrics_http import MetricsServer  # noqa: PLC0415 - only where metrics are on
 
     try:
-        server = MetricsServer(host, port, report.registry)
+        server = MetricsServer(host, port, registry)
     except OSError as error:
         fail(f"metrics cannot listen on {host} port {port}: {error.strerror or error}", Exit.FAILURE)
     events.emit("info", "metrics-served", address=host, port=server.port, path="/metrics")

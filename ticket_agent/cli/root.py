@@ -16,7 +16,12 @@ __all__ = ["LazyGroup", "cli"]
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands' names and one-line helps without importing them."""
+    """A group that knows its commands' names and one-line helps without importing them.
+
+    Args:
+        lazy: for each name the module of the command and its help; the module as ``module:attribute`` where
+            the command cannot be called as it is named.
+    """
 
     def __init__(self, *, lazy: Mapping[str, tuple[str, str]], **attributes: object) -> None:
         super().__init__(**attributes)  # type: ignore[arg-type]
@@ -30,8 +35,8 @@ class LazyGroup(click.Group):
         """Import a command's module and return the command."""
         if cmd_name not in self._lazy:
             return None
-        module = importlib.import_module(self._lazy[cmd_name][0])
-        command = getattr(module, cmd_name.replace("-", "_"))
+        module, _, attribute = self._lazy[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute or cmd_name.replace("-", "_"))
         if not isinstance(command, click.Command):
             raise TypeError(f"{cmd_name} is not a command")
         return command
@@ -52,6 +57,7 @@ class LazyGroup(click.Group):
         "journal": ("ticket_agent.cli.journal", "Read and verify a journal, offline and without root."),
         "peft": ("ticket_agent.cli.peft", "Read, verify and clean a registry of adapters."),
         "release": ("ticket_agent.cli.release", "Prepare, submit, follow and verify releases."),
+        "snapshots": ("ticket_agent.cli.snapshots", "Publish this host's snapshots, read everybody's."),
         "submit": ("ticket_agent.cli.submit", "Compose a raw version-2 request and append it."),
         "doctor": ("ticket_agent.cli.doctor", "Check directory, fence, journal, clock, hive and GPUs."),
         "inventory": ("ticket_agent.cli.inventory", "List this host's GPUs by UUID and PCI bus id."),

@@ -84,7 +84,7 @@ class CollectContext:
 class Collector(Protocol):
     """The signature of a collector."""
 
-    def __call__(self, context: CollectContext) -> Iterable[SnapshotEntry]:
+    def __call__(self, context: CollectContext, /) -> Iterable[SnapshotEntry]:
         """Look once.
 
         Raises:

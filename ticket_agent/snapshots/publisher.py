@@ -1,0 +1,311 @@
+"""Publishing one observation: its record, its number, its transfer, and what the receiver then shows.
+
+The record's life begins with the look. What looking and reserving take is taken off its time to live, so that
+a receiver, which counts from ``begin``, never shows it longer than if it had been there at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ticket_agent.protocol.errors import SnapshotError
+from ticket_agent.protocol.namespace import Acked, HiveRefusedError, RefusalKind, Refused
+from ticket_agent.protocol.snapshot import (
+    HostSnapshot,
+    UnavailableReason,
+    encode_snapshot,
+    snapshot_digest,
+    with_entries,
+)
+from ticket_agent.protocol.snapshot_status import parse_status
+from ticket_agent.protocol.snapshot_transfer import CHUNK_CHARACTERS, transfer_lines
+from ticket_agent.protocol.tokens import U64_MAX
+from ticket_agent.snapshots.looking import MAX_LOOK_S, Look, Seen
+from ticket_agent.snapshots.publish_errors import (
+    ReceiverAheadError,
+    SourceClockError,
+    TooLateError,
+    TransferRefusedError,
+    UnverifiedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ticket_agent.protocol.namespace import Namespace, Refusal
+    from ticket_agent.protocol.snapshot_enrolment import SnapshotEnrolment, SnapshotPaths
+    from ticket_agent.protocol.snapshot_status import SnapshotStatus
+    from ticket_agent.snapshots.source_state import SourceState
+
+__all__ = ["Publication", "SnapshotPublisher"]
+
+MIN_CHUNK_CHARACTERS: Final = 120
+"""Shorter pieces are not tried: a console that takes less takes no ticket either."""
+_FOR_THE_HIVE: Final = frozenset({RefusalKind.DENIED, RefusalKind.BUSY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """A record that the receiver shows.
+
+    Attributes:
+        provider: of what.
+        sequence: its number.
+        reason: why it has no entries; None when the provider's state was observed.
+        detail: a line for this host's operator about ``reason``.
+        entries: how many it has.
+        sha256: of its bytes.
+        size: its bytes.
+        sent: characters of all appends of its transfer.
+        ttl_ms: its time to live when the transfer began.
+        visible_ms: from the beginning of the look until the receiver was seen to show it.
+    """
+
+    provider: str
+    sequence: int
+    reason: UnavailableReason | None
+    detail: str
+    entries: int
+    sha256: str
+    size: int
+    sent: int
+    ttl_ms: int
+    visible_ms: int
+
+
+class SnapshotPublisher:
+    """Publishes for one source; used by one thread.
+
+    Args:
+        namespace: the hive.
+        enrolment: what its manifest enrols.
+        state: the source's reserved numbers.
+        clock: wall clock in Unix milliseconds.
+        monotonic: in seconds.
+
+    Raises:
+        SnapshotError: the source is not enrolled.
+    """
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        enrolment: SnapshotEnrolment,
+        state: SourceState,
+        *,
+        clock: Callable[[], int],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.enrolment = enrolment
+        self.source_id = state.cursor.source_id
+        self._domain = enrolment.domain(self.source_id)
+        self._namespace = namespace
+        self._state = state
+        self._clock = clock
+        self._monotonic = monotonic
+        self._chunk_characters = CHUNK_CHARACTERS
+        self._compared: set[str] = set()
+        self.sent = 0
+        """Characters of all appends so far."""
+
+    def begin_look(self, provider: str) -> Look:
+        """Note the beginning of a look, before anything is looked at.
+
+        Raises:
+            SourceClockError: the wall clock stands before what was published.
+        """
+        began_s, observed = self._monotonic(), self._clock()
+        last = self._state.cursor.observed_unix_ms
+        if not 1 <= observed <= U64_MAX or observed < last:
+            raise SourceClockError(
+                f"this host's clock is {(last - observed) / 1000:.1f} s behind the last published"
+                " observation; set it right, or wait: publishing goes on when it has caught up"
+            )
+        life_s = min(self.enrolment.bounds.max_ttl_ms / 1000, MAX_LOOK_S)
+        return Look(
+            provider=provider, observed_unix_ms=observed, began_s=began_s, deadline_s=began_s + life_s
+        )
+
+    def publish(self, seen: Seen) -> Publication:
+        """Publish what came of a look, or that nothing did.
+
+        Raises:
+            TooLateError: it took too long; a number may be skipped.
+            CursorError: no number could be reserved.
+            TransferRefusedError: the receiver refused it.
+            ReceiverAheadError: somebody else publishes for this source.
+            UnverifiedError: the receiver does not show it, and did not refuse it either.
+            HiveError: the hive could not be reached; nobody knows whether the record was taken.
+        """
+        look = seen.look
+        paths = self.enrolment.require(look.provider, self.source_id)
+        self._compare(look.provider, paths)
+        draft, detail = self._draft(seen)
+        self._left_ms(look, "looking")
+        number = self._state.reserve(look.observed_unix_ms)
+        record, data, sent = self._transfer(paths, look, replace(draft, sequence=number))
+        self._verify(paths, record, snapshot_digest(data))
+        return Publication(
+            provider=look.provider,
+            sequence=number,
+            reason=record.reason,
+            detail=detail,
+            entries=len(record.entries),
+            sha256=snapshot_digest(data),
+            size=len(data),
+            sent=sent,
+            ttl_ms=record.ttl_ms,
+            visible_ms=round((self._monotonic() - look.began_s) * 1000),
+        )
+
+    def _draft(self, seen: Seen) -> tuple[HostSnapshot, str]:
+        """The record without its number; what would not fit becomes a withdrawal, whole."""
+        empty = HostSnapshot(
+            provider=seen.look.provider,
+            source_id=self.source_id,
+            epoch=self.enrolment.epoch,
+            # The longest there are: a record that fits with them fits with its own.
+            sequence=U64_MAX,
+            observed_unix_ms=seen.look.observed_unix_ms,
+            ttl_ms=self.enrolment.bounds.max_ttl_ms,
+        )
+        if seen.reason is not None:
+            return replace(empty, reason=seen.reason), seen.detail
+        draft = with_entries(empty, seen.entries)
+        try:
+            encode_snapshot(draft, domain=self._domain, bounds=self.enrolment.bounds)
+        except SnapshotError as error:
+            return replace(empty, reason=UnavailableReason.SOURCE_FAILED), str(error)
+        return draft, seen.detail
+
+    def _left_ms(self, look: Look, doing: str) -> int:
+        gone_ms = (self._monotonic() - look.began_s) * 1000
+        left = self.enrolment.bounds.max_ttl_ms - gone_ms
+        if left < 1:
+            raise TooLateError(
+                f"{look.provider}: {doing} took until {gone_ms / 1000:.1f} s after the look began, and a"
+                f" record lives {self.enrolment.bounds.max_ttl_ms / 1000:g} s; it was not published"
+            )
+        return int(left)
+
+    def _transfer(
+        self, paths: SnapshotPaths, look: Look, numbered: HostSnapshot
+    ) -> tuple[HostSnapshot, bytes, int]:
+        """Send the record, in smaller pieces if the console takes no larger ones.
+
+        Returns:
+            The record as it was sent, its bytes, and the characters that were sent.
+        """
+        before = self.sent
+        while True:
+            # Each transfer begins anew for the receiver, so the life that is left is told anew as well.
+            record = replace(numbered, ttl_ms=self._left_ms(look, "coming to its transfer"))
+            data = encode_snapshot(record, domain=self._domain, bounds=self.enrolment.bounds)
+            refused = self._send(paths, look, data)
+            if refused is None:
+                return record, data, self.sent - before
+            line, refusal = refused
+            if not self._smaller(line, refusal):
+                raise self._explained(paths, record, line, refusal)
+
+    def _send(self, paths: SnapshotPaths, look: Look, data: bytes) -> tuple[str, Refusal] | None:
+        """Send all lines in one session; None, or the line that was refused and how."""
+        session: int | None = None
+        for line in transfer_lines(data, chunk_characters=self._chunk_characters):
+            if session is not None:
+                self._left_ms(look, "sending")
+            self.sent += len(line)
+            answer = self._namespace.append(paths.ctl, line, session=session)
+            if isinstance(answer, Refused):
+                return line, answer.refusal
+            if not isinstance(answer, Acked):
+                if line == "end":
+                    # Only the status tells; it is looked at in any case.
+                    return None
+                raise UnverifiedError(
+                    f"{look.provider}: the answer to a step of the transfer was lost ({answer.why}); the"
+                    " record was not completed"
+                )
+            session = self._namespace.session
+        return None
+
+    def _smaller(self, line: str, refusal: Refusal) -> bool:
+        if not line.startswith("b64:") or refusal.kind not in {RefusalKind.LIMIT, RefusalKind.GRAMMAR}:
+            return False
+        if self._chunk_characters // 2 < MIN_CHUNK_CHARACTERS:
+            return False
+        self._chunk_characters //= 2
+        return True
+
+    def _explained(
+        self, paths: SnapshotPaths, record: HostSnapshot, line: str, refusal: Refusal
+    ) -> TransferRefusedError | ReceiverAheadError:
+        step = line.partition(" ")[0].partition(":")[0]
+        text = f"{record.provider}: the receiver refused {step} ({refusal.text})"
+        if refusal.kind in _FOR_THE_HIVE:
+            return TransferRefusedError(
+                f"{text}; look at /proc/lifecycle/state and at the role of this session", provider_only=False
+            )
+        if refusal.kind is RefusalKind.INVALID_PATH:
+            return TransferRefusedError(
+                f"{text}; the hive does not enrol {record.provider} for {record.source_id}: compare its"
+                " manifest with this one",
+                provider_only=True,
+            )
+        if step == "end":
+            status = self._status(paths)
+            if status.sequence >= record.sequence:
+                return _ahead(status, record.sequence)
+        return TransferRefusedError(
+            f"{text}; compare the hive's manifest (bounds, writer epoch) with this one, and its clock",
+            provider_only=True,
+        )
+
+    def _verify(self, paths: SnapshotPaths, record: HostSnapshot, sha256: str) -> None:
+        status = self._status(paths)
+        if (status.sequence, status.sha256) == (record.sequence, sha256):
+            return
+        if status.sequence >= record.sequence:
+            raise _ahead(status, record.sequence)
+        raise UnverifiedError(
+            f"{record.provider}: the receiver's status shows sequence {status.sequence}"
+            f"{'' if status.reason is None else f' ({status.reason})'}, not {record.sequence}; the next look"
+            " publishes again"
+        )
+
+    def _compare(self, provider: str, paths: SnapshotPaths) -> None:
+        """Before the first record of a provider: the receiver must not know numbers that are not ours."""
+        if provider in self._compared:
+            return
+        status = self._status(paths)
+        if status.sequence > self._state.cursor.sequence:
+            raise _ahead(status, self._state.cursor.sequence)
+        self._compared.add(provider)
+
+    def _status(self, paths: SnapshotPaths) -> SnapshotStatus:
+        try:
+            lines = self._namespace.read(paths.status)
+        except HiveRefusedError as error:
+            if not error.absent:
+                raise
+            raise TransferRefusedError(
+                f"the hive has no {paths.status}: it does not enrol this pair, or takes no snapshots; compare"
+                " its manifest with this one",
+                provider_only=True,
+            ) from error
+        if len(lines) != 1:
+            raise UnverifiedError(f"{paths.status} shows {len(lines)} lines, not one; this is no receiver")
+        try:
+            return parse_status(lines[0])
+        except SnapshotError as error:
+            raise UnverifiedError(f"{paths.status} cannot be read: {error}") from error
+
+
+def _ahead(status: SnapshotStatus, mine: int) -> ReceiverAheadError:
+    return ReceiverAheadError(
+        f"the receiver has taken sequence {status.sequence} of {status.source_id}/{status.provider}, and this"
+        f" publisher is at {mine}: another one publishes for this source, or its state directory was lost."
+        f" Stop the other one; then start once with --continue-after {status.sequence}",
+        sequence=status.sequence,
+    )
