@@ -86,13 +86,20 @@ class Utilisation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One physical GPU; each member is a value or the reason why there is none."""
+    """One physical GPU; each member is a value or the reason why there is none.
+
+    Attributes:
+        temperature_c: of the chip, in degrees Celsius; None when sensors were not asked.
+        power_mw: drawn now, in milliwatts; None when sensors were not asked.
+    """
 
     uuid: str | Unreadable
     pci_bus_id: str | Unreadable
     name: str | Unreadable
     memory: Memory | Unreadable
     utilisation: Utilisation | Unreadable
+    temperature_c: int | Unreadable | None = None
+    power_mw: int | Unreadable | None = None
 
     @property
     def problems(self) -> tuple[Unreadable, ...]:
@@ -177,12 +184,15 @@ def _json(reading: str | Memory | Utilisation | Unreadable) -> str | JsonObject:
     return reading if isinstance(reading, str) else reading.to_json()
 
 
-def read_inventory() -> Inventory:
+def read_inventory(*, sensors: bool = False) -> Inventory:
     """Read all GPUs of this host with an initialisation of NVML of its own.
 
     Never raises for what the driver does: each failure stands where its value would stand. A later call
     starts afresh, so that a passing fault (a container's ``UNKNOWN`` after a daemon reload) ends with its
     cause.
+
+    Args:
+        sensors: ask for temperature and power as well.
     """
     try:
         import pynvml  # noqa: PLC0415 - loads ctypes tables; only this function needs them
@@ -194,7 +204,7 @@ def read_inventory() -> Inventory:
             hint="install the package nvidia-ml-py",
         )
         return Inventory(driver=absent, gpus=absent)
-    nvml = _Nvml(pynvml)
+    nvml = _Nvml(pynvml, sensors=sensors)
     started = nvml.call("nvmlInit")
     if isinstance(started, Unreadable):
         return Inventory(driver=started, gpus=started)
@@ -209,8 +219,9 @@ def read_inventory() -> Inventory:
 class _Nvml:
     """The few NVML calls of a reading, with failures as values."""
 
-    def __init__(self, binding: Any) -> None:
+    def __init__(self, binding: Any, *, sensors: bool) -> None:
         self._binding: Final = binding
+        self._sensors: Final = sensors
 
     def call(self, function: str, *args: Any) -> Any | Unreadable:
         try:
@@ -254,7 +265,14 @@ class _Nvml:
             name=self.text("nvmlDeviceGetName", handle),
             memory=self.take(_memory, "nvmlDeviceGetMemoryInfo", handle),
             utilisation=self.take(_utilisation, "nvmlDeviceGetUtilizationRates", handle),
+            temperature_c=self._sensor(
+                "nvmlDeviceGetTemperature", handle, self._binding.NVML_TEMPERATURE_GPU
+            ),
+            power_mw=self._sensor("nvmlDeviceGetPowerUsage", handle),
         )
+
+    def _sensor(self, function: str, *args: Any) -> int | Unreadable | None:
+        return self.take(int, function, *args) if self._sensors else None
 
 
 def _garbled(function: str) -> Unreadable:

@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["NVML_NAMES", "NVML_NOT_SUPPORTED", "nvml_hint", "nvml_name"]
+__all__ = [
+    "NVML_LIBRARY_NOT_FOUND",
+    "NVML_LOST",
+    "NVML_NAMES",
+    "NVML_NOT_SUPPORTED",
+    "nvml_hint",
+    "nvml_name",
+]
 
 NVML_NOT_SUPPORTED: Final = 3
 """The device has no such reading (MIG parents and vGPUs have no utilisation, for one): not a fault."""
+NVML_LIBRARY_NOT_FOUND: Final = 12
+"""There is no driver on this host, or it is not on the library path."""
+NVML_LOST: Final = 15
+"""The GPU fell off the bus: no reading of it can be had."""
 
 NVML_NAMES: Final[Mapping[int, str]] = MappingProxyType(
     {

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hive_support import CACHE_S, TOKEN
 from publisher_bench import SOURCE, START_UNIX_MS, Bench, Clocks, publishing, state_in
 
+from ticket_agent.hive.rest.client import RestConfig, RestNamespace
 from ticket_agent.protocol.collecting import fact
 from ticket_agent.protocol.namespace import (
     AppendAnswer,
@@ -364,6 +366,24 @@ def test_an_end_that_never_arrived_is_not_taken_for_one_that_did(bench: Bench) -
         bench.publisher.publish(bench.seen(a=1))
     bench.namespace.before = lambda _: None
     assert bench.publisher.publish(bench.seen(a=1)).sequence == 2
+
+
+def test_a_gateway_that_told_somebody_else_before_is_asked_again(tmp_path: Path) -> None:
+    with publishing(tmp_path / "state", transport="rest") as bench:
+        bench.publisher.publish(bench.seen(a=1))
+        gateway = bench.namespace.inner
+        assert isinstance(gateway, RestNamespace)
+        with_another_reader = RestNamespace(
+            RestConfig(url=gateway.config.url, auth_token=TOKEN, cache_s=CACHE_S)
+        )
+
+        def read_meanwhile(line: str) -> None:
+            if line == "end":
+                with_another_reader.read(bench.enrolment.paths("systemd", SOURCE).status)
+
+        bench.namespace.before = read_meanwhile
+        assert bench.publisher.publish(bench.seen(a=2)).sequence == 2
+        with_another_reader.close()
 
 
 @pytest.mark.parametrize("step", ["begin", "b64:"])

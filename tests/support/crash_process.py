@@ -61,6 +61,7 @@ LOOK_S = 0.005
 
 _CALL = re.compile(r"(\d+)\s+(\w+)\((.*)")
 _TEMPORARY = re.compile(r"\.([\w.-]+?)(?:\.\d+){1,2}\.(?:tmp|partial)")
+_UNFINISHED = re.compile(r"\.new-([\w-]+)(?:\.\d+){2}")
 _FIRST = re.compile(r'"(?:\\.|[^"\\])*"')
 _FRAME = re.compile(r"^(?:\\\d{1,3}|\\.|[^A-Z])*")
 
@@ -188,6 +189,12 @@ class Launcher:
         more: dict[str, Any] = {"short": short, "file_limit": file_limit}
         arguments = [*_arguments("once", state_dir, port), *options]
         return self._live(arguments, state_dir, inject, traced=bool(traced), until=None, **more)
+
+    def command(
+        self, arguments: Sequence[str], state_dir: Path, *, inject: str | None = None, traced: bool = False
+    ) -> Life:
+        """Another command with its arguments, traced if something is injected or ``traced``."""
+        return self._live(list(arguments), state_dir, inject, traced=traced, until=None)
 
     def serve(
         self, state_dir: Path, port: int, *, until: Callable[[], bool], inject: str | None = None
@@ -377,7 +384,7 @@ def _object(name: str, rest: str, home: str, command: str) -> str:
     in_directory = name in ("openat", "mkdirat", "unlinkat", "renameat", "renameat2", "linkat")
     absolute = bool(quoted) and quoted[-1].startswith("/")
     named = "/".join([where, quoted[-1]]) if quoted and in_directory and not absolute else where
-    return _TEMPORARY.sub(r"\1.tmp", named.strip("/"))
+    return _TEMPORARY.sub(r"\1.tmp", _UNFINISHED.sub(r"new-\1", named.strip("/")))
 
 
 def boundaries(calls: tuple[Call, ...]) -> list[Call]:

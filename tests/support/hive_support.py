@@ -23,6 +23,7 @@ from ticket_agent.protocol.spec import HostTicketSpec, parse_spec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from ticket_agent.protocol.snapshot_enrolment import SnapshotEnrolment
     from ticket_agent.protocol.worker_state import WorkerState
 
 TOKEN = "lab-token-4711"
@@ -61,10 +62,12 @@ def running_hive(
     clock: Callable[[], int] | None = None,
     faults: Faults | None = None,
     token: str = TOKEN,
+    snapshots: SnapshotEnrolment | None = None,
+    snapshot_clock: Callable[[], int] | None = None,
     **options: Any,
 ) -> Iterator[tuple[ReferenceHive, ConsoleServer]]:
     """A hive behind a real console on loopback; ``options`` go to :class:`ConsoleServer`."""
-    hive = ReferenceHive(profile, clock=clock or ManualClock())
+    hive = _hive(profile, clock or ManualClock(), snapshots, snapshot_clock)
     with ConsoleServer(hive, token=token, faults=faults, **options) as server:
         yield hive, server
 
@@ -82,14 +85,26 @@ def running_gateway(
     token: str | None = TOKEN,
     cache_s: float = CACHE_S,
     deadline_s: float = 120.0,
+    snapshots: SnapshotEnrolment | None = None,
+    snapshot_clock: Callable[[], int] | None = None,
     **options: Any,
 ) -> Iterator[tuple[ReferenceHive, GatewayServer]]:
     """A hive behind a real gateway on loopback; ``options`` go to :class:`GatewayServer`."""
     clock = clock or ManualClock()
-    hive = ReferenceHive(profile, clock=clock)
+    hive = _hive(profile, clock, snapshots, snapshot_clock)
     times = GatewayTimes(cache_s=cache_s, queue_s=0.2, deadline_s=deadline_s)
     with GatewayServer(hive, clock=clock, token=token, faults=faults, times=times, **options) as server:
         yield hive, server
+
+
+def _hive(
+    profile: HiveProfile,
+    clock: Callable[[], int],
+    snapshots: SnapshotEnrolment | None,
+    snapshot_clock: Callable[[], int] | None,
+) -> ReferenceHive:
+    given: dict[str, Any] = {} if snapshot_clock is None else {"monotonic": snapshot_clock}
+    return ReferenceHive(profile, clock=clock, snapshots=snapshots, **given)
 
 
 def running(transport: str, **options: Any) -> Any:

@@ -9,18 +9,33 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 STUB_SOURCE = Path(__file__).parents[1] / "gpu" / "nvml_stub.c"
 LIBRARY = "libnvidia-ml.so.1"
 
 # One child reads for many cases: each case is forked off before the library is loaded.
 _CHILD = """
-import json, os, sys
+import json, os, sys, time
 from ticket_agent.gpu.inventory import read_inventory
+from ticket_agent.gpu.snapshot import collect
+from ticket_agent.protocol.collecting import CollectContext, CollectError, Deadline
+from ticket_agent.protocol.snapshot import SnapshotBounds
 import pynvml  # loads ctypes only; the library itself is loaded by the first nvmlInit
+
+def snapshot(bounds):
+    context = CollectContext(
+        deadline=Deadline.after(30, time.monotonic), bounds=SnapshotBounds(**bounds)
+    )
+    try:
+        return {"entries": [[entry.path, entry.value] for entry in collect(context)]}
+    except CollectError as error:
+        return {"reason": error.reason, "detail": error.detail}
 
 for line in sys.stdin:
     case = json.loads(line)
@@ -30,7 +45,10 @@ for line in sys.stdin:
         os.close(reading)
         # ctypes sees what putenv sets; the loader reads LD_LIBRARY_PATH at the start of this process only.
         os.environ.update(case["env"])
-        answers = [read_inventory().to_json() for _ in range(case["times"])]
+        if "bounds" in case:
+            answers = [snapshot(case["bounds"])]
+        else:
+            answers = [read_inventory().to_json() for _ in range(case["times"])]
         with open(writing, "w") as out:
             json.dump(answers, out)
         os._exit(0)
@@ -75,10 +93,17 @@ class NvmlHost:
 
     def read(self, times: int = 1, **env: str) -> list[dict[str, Any]]:
         """Inventories read one after the other in one fresh process, as JSON objects."""
+        return self._asked({"env": env, "times": times})
+
+    def snapshot(self, bounds: Mapping[str, int] | None = None, **env: str) -> dict[str, Any]:
+        """What the collector gives in a fresh process: its entries, or reason and detail of its error."""
+        return self._asked({"env": env, "bounds": dict(bounds or {})})[0]
+
+    def _asked(self, case: Mapping[str, Any]) -> list[dict[str, Any]]:
         child = self._started()
         assert child.stdin is not None
         assert child.stdout is not None
-        child.stdin.write(json.dumps({"env": env, "times": times}) + "\n")
+        child.stdin.write(json.dumps(case) + "\n")
         child.stdin.flush()
         answer = json.loads(child.stdout.readline())
         assert answer["status"] == 0, answer

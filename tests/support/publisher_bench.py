@@ -162,7 +162,14 @@ def publishing(
     with ExitStack() as stack:
         told = Told(stack.enter_context(connected(hive, transport, clocks)))
         state = stack.enter_context(state or state_in(state_dir, epoch=enrolment.epoch))
-        publisher = SnapshotPublisher(told, enrolment, state, clock=clocks.wall, monotonic=clocks.monotonic_s)
+        publisher = SnapshotPublisher(
+            told,
+            enrolment,
+            state,
+            clock=clocks.wall,
+            monotonic=clocks.monotonic_s,
+            lag_s=CACHE_S if transport == "rest" else 0.0,
+        )
         yield Bench(
             hive=hive, namespace=told, publisher=publisher, state=state, enrolment=enrolment, clocks=clocks
         )

@@ -8,18 +8,21 @@ import os
 import secrets
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ticket_agent.cli.assembly import now_ms, stop_on_signals
 from ticket_agent.cli.output import emit_json, fail
+from ticket_agent.cli.snapshot_manifest import enrolment_from
 from ticket_agent.exits import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ticket_agent.hive.reference import Faults, GatewayServer, ReferenceHive
+    from ticket_agent.protocol.snapshot_enrolment import SnapshotEnrolment
 
 __all__ = ["EmbeddedHive", "embedded_hive", "hive"]
 
@@ -92,6 +95,12 @@ def hive() -> None:
     "--gpus", type=click.IntRange(0, 64), default=2, show_default=True, help="GPUs in the inventory."
 )
 @click.option(
+    "--manifest",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Receive the host snapshots that this resolved manifest enrols (default: an unchanged one).",
+)
+@click.option(
     "--fault",
     "fault_texts",
     multiple=True,
@@ -112,26 +121,19 @@ def serve(
     lora_workers: int,
     export_jobs: tuple[str, ...],
     gpus: int,
+    manifest: Path | None,
     fault_texts: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Serve a console on loopback until SIGTERM or SIGINT, and a gateway if asked for; all in memory."""
-    from ticket_agent.hive.reference import (  # noqa: PLC0415 - start-up time
-        DEFAULT,
-        STRICT_A,
-        ConsoleServer,
-        ReferenceHive,
-    )
+    from ticket_agent.hive.reference import ConsoleServer  # noqa: PLC0415 - start-up time
 
     stop = stop_on_signals()
     secret = _token(token)
     role_secrets = _role_secrets(ticket_keys)
     faults = _faults(fault_texts)
-    model = ReferenceHive(
-        STRICT_A if profile == "strict-a" else DEFAULT,
-        clock=now_ms,
-        gpus=tuple(f"GPU-{number}" for number in range(gpus)),
-    )
+    enrolment = enrolment_from(manifest)
+    model = _model(profile, gpus, enrolment)
     names = [model.spawn_worker("worker-gpu").worker_id for _ in range(workers)]
     lora_names = [model.spawn_worker("worker-lora").worker_id for _ in range(lora_workers)]
     _publish(model, export_jobs)
@@ -152,6 +154,7 @@ def serve(
             "workers": names,
             "lora_workers": lora_names,
             "export_jobs": list(export_jobs),
+            "snapshots": _enrolled(enrolment),
         }
         _announce(opened, as_json=as_json)
         stop.wait()
@@ -159,6 +162,35 @@ def serve(
         server.stop()
         if rest is not None:
             rest.stop()
+
+
+def _model(profile: str, gpus: int, enrolment: SnapshotEnrolment | None) -> ReferenceHive:
+    from ticket_agent.hive.reference import (  # noqa: PLC0415 - start-up time
+        DEFAULT,
+        STRICT_A,
+        LabError,
+        ReferenceHive,
+    )
+
+    try:
+        return ReferenceHive(
+            STRICT_A if profile == "strict-a" else DEFAULT,
+            clock=now_ms,
+            gpus=tuple(f"GPU-{number}" for number in range(gpus)),
+            snapshots=enrolment,
+        )
+    except LabError as error:
+        fail(str(error), Exit.USAGE)
+
+
+def _enrolled(enrolment: SnapshotEnrolment | None) -> dict[str, Any] | None:
+    """Whose host snapshots are received, as the announcement has it."""
+    if enrolment is None:
+        return None
+    return {
+        "epoch": enrolment.epoch,
+        "sources": {publisher.source_id: list(publisher.providers) for publisher in enrolment.publishers},
+    }
 
 
 def _served_gateway(
@@ -253,7 +285,15 @@ def _announce(opened: Mapping[str, Any], *, as_json: bool) -> None:
         click.echo(f"READY Workers for PEFT tickets: {', '.join(opened['lora_workers']) or 'none'}")
         if opened["export_jobs"]:
             click.echo(f"export jobs: {', '.join(opened['export_jobs'])}")
+        click.echo(_snapshots_text(opened["snapshots"]))
     sys.stdout.flush()
+
+
+def _snapshots_text(snapshots: Mapping[str, Any] | None) -> str:
+    if snapshots is None:
+        return "host snapshots: none are received"
+    sources = "; ".join(f"{name} ({', '.join(of)})" for name, of in snapshots["sources"].items()) or "none"
+    return f"host snapshots of writer epoch {snapshots['epoch']}: {sources}"
 
 
 @contextlib.contextmanager
@@ -262,7 +302,7 @@ def embedded_hive() -> Iterator[EmbeddedHive]:
     from ticket_agent.hive.reference import ConsoleServer, ReferenceHive  # noqa: PLC0415 - start-up time
 
     token = secrets.token_hex(16)
-    model = ReferenceHive(clock=now_ms)
+    model = ReferenceHive(clock=now_ms, snapshots=enrolment_from(None))
     names = [model.spawn_worker("worker-gpu").worker_id for _ in range(4)]
     with ConsoleServer(model, token=token, lab_port=0) as server:
         greeting = (

@@ -20,7 +20,7 @@ from ticket_agent.cli.options import (
     metrics_textfile_option,
 )
 from ticket_agent.cli.output import fail
-from ticket_agent.cli.snapshots_common import enrolment_from, hive_config, manifest_options
+from ticket_agent.cli.snapshots_common import enrolment_from, hive_config, lag_of, manifest_options
 from ticket_agent.cli.snapshots_notes import OnceNotes, WatchNotes
 from ticket_agent.exits import Exit
 
@@ -107,7 +107,9 @@ def publish(*, watch: bool, as_json: bool, **options: Any) -> None:
         stack.callback(namespace.close)
         from ticket_agent.snapshots.publisher import SnapshotPublisher  # noqa: PLC0415 - start-up time
 
-        publisher = SnapshotPublisher(namespace, enrolment, state, clock=now_ms, monotonic=time.monotonic)
+        publisher = SnapshotPublisher(
+            namespace, enrolment, state, clock=now_ms, monotonic=time.monotonic, lag_s=lag_of(config)
+        )
         if watch:
             code = _until_stopped(publisher, state, intervals, config, stop, as_json=as_json)
         else:

@@ -6,6 +6,7 @@ a receiver, which counts from ``begin``, never shows it longer than if it had be
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -83,6 +84,9 @@ class SnapshotPublisher:
         state: the source's reserved numbers.
         clock: wall clock in Unix milliseconds.
         monotonic: in seconds.
+        lag_s: seconds for which a gateway may show an old status, because somebody else has read it; 0 on a
+            console.
+        pause: waits for seconds.
 
     Raises:
         SnapshotError: the source is not enrolled.
@@ -96,6 +100,8 @@ class SnapshotPublisher:
         *,
         clock: Callable[[], int],
         monotonic: Callable[[], float],
+        lag_s: float = 0.0,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self.enrolment = enrolment
         self.source_id = state.cursor.source_id
@@ -104,6 +110,8 @@ class SnapshotPublisher:
         self._state = state
         self._clock = clock
         self._monotonic = monotonic
+        self._lag_s = lag_s
+        self._pause = pause
         self._chunk_characters = CHUNK_CHARACTERS
         self._compared: set[str] = set()
         self.sent = 0
@@ -264,6 +272,10 @@ class SnapshotPublisher:
 
     def _verify(self, paths: SnapshotPaths, record: HostSnapshot, sha256: str) -> None:
         status = self._status(paths)
+        if status.sequence < record.sequence and self._lag_s > 0:
+            # A gateway may have kept what it told another reader before.
+            self._pause(self._lag_s)
+            status = self._status(paths)
         if (status.sequence, status.sha256) == (record.sequence, sha256):
             return
         if status.sequence >= record.sequence:

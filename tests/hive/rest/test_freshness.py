@@ -14,6 +14,7 @@ from ticket_agent.hive.rest.freshness import MARGIN_S, Freshness
 from ticket_agent.protocol.lease import GrantControl, PreemptControl
 from ticket_agent.protocol.namespace import Acked, HiveRefusedError
 from ticket_agent.protocol.retention import parse_retention
+from ticket_agent.protocol.snapshot_enrolment import DEFAULT_ENROLMENT
 
 GRANT = GrantControl(id="l-1", subject="worker-1", resource="GPU-0", ttl_s=60, priority=1).encode()
 PREEMPT = PreemptControl(id="l-1", reason="done").encode()
@@ -21,6 +22,10 @@ BY_ID = "/proc/lease/by-id/l-1"
 SUMMARY = "/proc/lease/summary"
 CURRENT = "/host/tickets/current/ab"
 LIFE = 2.0 + MARGIN_S
+PAIR = DEFAULT_ENROLMENT.paths("systemd", "linux-reference")
+OTHER_PAIR = DEFAULT_ENROLMENT.paths("network", "linux-reference")
+ODDLY_NAMED = DEFAULT_ENROLMENT.paths("tickets", "current")
+CTL = PAIR.ctl
 
 WRITES = [
     (LEASE_CTL, GRANT, BY_ID, True),
@@ -36,6 +41,14 @@ WRITES = [
     (STATUS, "{}", CURRENT, True),
     ("/queen/lifecycle/ctl", "cordon", "/proc/lifecycle/state", True),
     ("/queen/ctl", "{}", SUMMARY, True),
+    (CTL, "end", PAIR.snapshot, True),
+    (CTL, "end", PAIR.status, True),
+    (CTL, "end", OTHER_PAIR.status, False),
+    (CTL, "end", STATUS, False),
+    (CTL, "end", "/proc/lifecycle/state", False),
+    (CTL, "begin bytes=2 sha256=" + "0" * 64, PAIR.status, False),
+    (CTL, "b64:e30=", PAIR.snapshot, False),
+    (ODDLY_NAMED.ctl, "end", ODDLY_NAMED.status, True),
 ]
 
 
@@ -60,6 +73,11 @@ def test_what_is_never_cached_never_waits(path: str) -> None:
     fresh.read(path, 10.0)
     fresh.wrote("/queen/ctl", "{}", 10.0)
     assert fresh.wait(path, 10.0) == 0.0
+
+
+@pytest.mark.parametrize("name", ["admission", "current", "tickets"])
+def test_a_snapshot_is_kept_as_long_whatever_its_source_is_called(name: str) -> None:
+    assert Freshness(2.0).life(f"/host/snapshots/tickets/{name}/status") == 2.0
 
 
 def test_a_write_does_not_delay_what_was_not_read_before_it() -> None:

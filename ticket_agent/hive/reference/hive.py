@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ticket_agent.protocol.lifecycle import LifecycleState
+from ticket_agent.protocol.snapshot_status import SnapshotStatus, parse_status
 
-from .errors import LabError, RefusalError, buffer_full, denied, invalid_path, invalid_payload
+from .appends import append
+from .errors import LabError, RefusalError, invalid_payload
 from .exports import ExportJobs
 from .gpus import Gpu, GpuInventory, mock_gpu
 from .lab import AdmissionView, Effect, LabBook
-from .lifecycle import Gate
 from .profile import DEFAULT, HiveProfile
 from .root import Root
-from .ticket_logs import LOGS, WRITABLE_LOGS
-from .tree import (
-    MAX_WIRE_LINE,
-    PROVIDERS,
-    QUEEN,
-    Content,
-    cat,
-    listing,
-    split_path,
-    tail,
-    telemetry_worker,
-    wire_lines,
-)
+from .snapshot_nodes import check_servable, is_snapshot_node
+from .ticket_logs import LOGS
+from .tree import QUEEN, Content, cat, listing, split_path, tail, wire_lines
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable
 
+    from ticket_agent.protocol.snapshot_enrolment import SnapshotEnrolment
     from ticket_agent.protocol.worker_state import WorkerState
 
     from .admission import Admission
@@ -40,7 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ReferenceHive"]
 
-_TICKETS: Final = ("host", "tickets")
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 class ReferenceHive:
@@ -50,12 +45,17 @@ class ReferenceHive:
     The second half is the lab: it spawns Workers, submits tickets, moves the lifecycle, reboots, counts.
 
     1. Every operation is atomic: one lock is held for all of it.
-    2. Time comes from ``clock`` alone; nothing in here waits.
+    2. Time comes from ``clock`` and ``monotonic`` alone; nothing in here waits.
 
     Args:
         profile: generation of the root side.
         clock: unix time in milliseconds.
         gpus: ids published at boot.
+        snapshots: whose host snapshots are received; None for a hive without ``/host/snapshots``.
+        monotonic: milliseconds that host snapshots live by.
+
+    Raises:
+        LabError: no console could reach the nodes of ``snapshots``.
     """
 
     def __init__(
@@ -64,9 +64,15 @@ class ReferenceHive:
         *,
         clock: Callable[[], int],
         gpus: Iterable[str] = ("GPU-0", "GPU-1"),
+        snapshots: SnapshotEnrolment | None = None,
+        monotonic: Callable[[], int] = _monotonic_ms,
     ) -> None:
+        if snapshots is not None:
+            check_servable(snapshots)
         self._lock = threading.RLock()
         self._clock = clock
+        self._monotonic = monotonic
+        self._enrolment = snapshots
         self._book = LabBook()
         self._gpus = GpuInventory(clock)
         self._gpus.publish(mock_gpu(gpu_id) for gpu_id in gpus)
@@ -94,6 +100,7 @@ class ReferenceHive:
             RefusalError: invalid-path, or buffer-full over 64 names.
         """
         with self._lock:
+            self._poll()
             return wire_lines(Content(listing(self._root, split_path(path))))
 
     def cat(self, path: str, *, role: str = QUEEN) -> list[str]:
@@ -126,84 +133,39 @@ class ReferenceHive:
         return wire_lines(content if newest is None else replace(content, lines=content.lines[-newest:]))
 
     def echo(self, path: str, payload: str, *, role: str = QUEEN) -> int:
-        """Append to a node; return the bytes of the payload without surrounding blanks.
+        """Append to a node; return the bytes that it was given.
+
+        Blanks around the payload are taken off, as consoles do, except for host snapshots, whose grammar
+        knows none. (Whoever comes through a console has lost them before.)
 
         Raises:
             RefusalError: by the first gate that is closed: path, role, writability, lifecycle, payload.
         """
         with self._lock:
+            now = self._poll()
             parts = split_path(path)
-            text = payload.strip()
+            text = payload if is_snapshot_node(parts) else payload.strip()
             try:
                 size = len(text.encode())
             except UnicodeEncodeError:
                 raise invalid_payload() from None
-            self._write(parts, text, role)
+            append(self._root, parts, text, role=role, now=now)
             return size
+
+    def _poll(self) -> int:
+        """Let host snapshots lapse that have to; return the moment of the operation."""
+        now = self._monotonic()
+        if self._root.snapshots is not None:
+            self._root.snapshots.poll(now)
+        return now
 
     def _read(self, verb: str, path: str, role: str) -> Content:
         with self._lock:
+            self._poll()
             parts = split_path(path)
             content = cat(self._root, parts, role) if verb == "CAT" else tail(self._root, parts)
             wire_lines(content)
             return content
-
-    def _write(self, parts: tuple[str, ...], text: str, role: str) -> None:
-        root = self._root
-        worker = telemetry_worker(root, parts)
-        if worker is not None:
-            self._write_telemetry(worker, text)
-            return
-        match parts:
-            case ("host", *_):
-                self._write_host(parts, text, role)
-            case ("queen", "lease", "ctl"):
-                _require_queen(role)
-                root.lease_control(text)
-            case ("queen", "ctl"):
-                _require_queen(role)
-                root.lifecycle.require(Gate.NEW_WORK)
-                root.queen_control(text)
-            case ("queen", "lifecycle", "ctl"):
-                _require_queen(role)
-                root.lifecycle.control(text, workers_exist=len(root.workers) > 0)
-            case ("log", "queen.log"):
-                self._write_log(text)
-            case _:
-                raise invalid_path()
-
-    def _write_host(self, parts: tuple[str, ...], text: str, role: str) -> None:
-        root = self._root
-        leaf = parts[2] if parts[:2] == _TICKETS and len(parts) == len(_TICKETS) + 1 else ""
-        provider_status = parts[1:] in {(provider, "status") for provider in PROVIDERS}
-        if leaf not in LOGS and not provider_status:
-            raise invalid_path()
-        _require_queen(role)
-        if leaf not in WRITABLE_LOGS:
-            raise denied()
-        try:
-            root.lifecycle.require(Gate.HOST_PUBLISH)
-        except RefusalError:
-            root.kernel_log.append([f"lifecycle denied gate=host-publish state={root.lifecycle.state}"])
-            raise
-        if leaf == "spec":
-            root.admissions.post(text)
-        else:
-            root.results.post(leaf, text)
-
-    def _write_telemetry(self, worker: WorkerEntry, text: str) -> None:
-        self._root.lifecycle.require(Gate.TELEMETRY)
-        self._root.workers.sync(worker)
-        if not worker.is_ready:
-            raise denied()
-        worker.ring.write(text.encode())
-
-    def _write_log(self, text: str) -> None:
-        if len(text.encode()) > MAX_WIRE_LINE:
-            raise buffer_full()
-        if not text:
-            raise invalid_payload()
-        self._root.kernel_log.append([text])
 
     # What the lab does
 
@@ -347,6 +309,18 @@ class ReferenceHive:
         with self._lock:
             self._gpus.withdraw()
 
+    def snapshot_status(self, provider: str, source_id: str) -> SnapshotStatus:
+        """What the receiver says now about a pair of provider and source.
+
+        Raises:
+            LabError: it is not enrolled.
+        """
+        try:
+            (line,) = self.cat(f"/host/snapshots/{provider}/{source_id}/status")
+        except RefusalError:
+            raise LabError(f"{provider} of {source_id} is not enrolled; see LS /host/snapshots") from None
+        return parse_status(line)
+
     @property
     def boots(self) -> int:
         """How often this hive has booted."""
@@ -354,7 +328,9 @@ class ReferenceHive:
             return self._boots
 
     def reboot(self) -> None:
-        """Lose all of the root's memory: numbers, logs, leases, Workers. The host republishes its inventory.
+        """Lose all of the root's memory: numbers, logs, leases, Workers, host snapshots and their fences.
+
+        The host republishes its inventory.
 
         What the lab counts (``effects``, ``terminal_lines``, ``appended``) goes on counting.
         """
@@ -364,7 +340,14 @@ class ReferenceHive:
 
     def _boot(self) -> Root:
         self._gpus.forget_reservations()
-        return Root(self._profile, clock=self._clock, gpus=self._gpus, exports=self.exports, book=self._book)
+        return Root(
+            self._profile,
+            clock=self._clock,
+            gpus=self._gpus,
+            exports=self.exports,
+            book=self._book,
+            snapshots=self._enrolment,
+        )
 
     def _entry(self, worker_id: str) -> WorkerEntry:
         entry = self._root.workers.get(worker_id)
@@ -378,11 +361,6 @@ class ReferenceHive:
         if leaf not in LOGS:
             raise LabError(f"{path!r} names no ticket log; expected one of {', '.join(LOGS)}")
         return leaf
-
-
-def _require_queen(role: str) -> None:
-    if role != QUEEN:
-        raise denied()
 
 
 def _view(admission: Admission) -> AdmissionView:

@@ -21,12 +21,14 @@ from .lifecycle import Lifecycle
 from .queen_ctl import Kill, SpawnGpu, parse_queen_control
 from .results import ResultDesk
 from .rings import LineLog
+from .snapshot_receiver import SnapshotReceiver
 from .ticket_logs import TicketLogs
 from .workers import Phase, WorkerEntry, WorkerTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ticket_agent.protocol.snapshot_enrolment import SnapshotEnrolment
     from ticket_agent.protocol.spec import HostTicketSpec
 
     from .exports import ExportJobs
@@ -56,6 +58,7 @@ class Root:
         gpus: GpuInventory,
         exports: ExportJobs,
         book: LabBook,
+        snapshots: SnapshotEnrolment | None = None,
     ) -> None:
         self.profile = profile
         self.book = book
@@ -74,6 +77,7 @@ class Root:
             logs=self.logs,
             on_terminal=book.on_terminal,
         )
+        self.snapshots = None if snapshots is None else SnapshotReceiver(snapshots)
 
     def spawn(self, role: str, worker_id: str | None = None, *, ready: bool = True) -> WorkerEntry:
         """Spawn a Worker; unless told otherwise it becomes READY at once."""

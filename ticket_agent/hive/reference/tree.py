@@ -13,6 +13,7 @@ from ticket_agent.protocol.errors import ProtocolError
 from ticket_agent.protocol.shard import shard_label
 
 from .errors import buffer_full, denied, invalid_path
+from .snapshot_nodes import list_snapshots, read_snapshot_node
 from .ticket_logs import LOGS
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ _GPU_SERVICE_NODES: Final = ("bridge", "models", "telemetry")
 
 _STATIC: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     (): ("gpu", "kmesg", "log", "proc", "queen", "trace", "updates", "shard", "worker", "host"),
-    ("host",): ("tickets", *PROVIDERS),
     **{("host", provider): ("status",) for provider in PROVIDERS},
     ("log",): ("queen.log",),
     ("proc",): ("boot", "lifecycle", "lease"),
@@ -149,6 +149,10 @@ def _list_host(root: Root, rest: tuple[str, ...]) -> Sequence[str] | None:
         name for name, there in (("retention", profile.retention), ("current", profile.current)) if there
     ]
     match rest:
+        case ():
+            return ["tickets", *([] if root.snapshots is None else ["snapshots"]), *PROVIDERS]
+        case ("snapshots", *below) if root.snapshots is not None:
+            return list_snapshots(root.snapshots, tuple(below))
         case ("tickets",):
             return [*LOGS, *extra]
         case ("tickets", "current") if profile.current:
@@ -219,6 +223,8 @@ def cat(root: Root, parts: tuple[str, ...], role: str) -> Content:
     match parts:
         case ("host", "tickets", *rest):
             return _cat_ticket_node(root, tuple(rest), role)
+        case ("host", "snapshots", *rest) if root.snapshots is not None:
+            return Content(read_snapshot_node(root.snapshots, tuple(rest)), chunked=True)
         case ("proc", "lease", *rest):
             return _cat_lease_node(root, tuple(rest))
         case ("gpu", *rest):

@@ -21,6 +21,7 @@ __all__ = ["Freshness"]
 
 CACHED: Final = ("/proc/", "/host/", "/gpu/")
 NEVER: Final = "/tickets/admission/"
+SNAPSHOTS: Final = "snapshots"
 SHORT: Final = "/tickets/current/"
 SHORT_SHARE: Final = 0.125
 """A gateway keeps ``current`` for a quarter of a second, an eighth of the rest."""
@@ -44,7 +45,12 @@ class Freshness:
 
     def life(self, path: str) -> float:
         """Seconds for which a CAT of ``path`` may be answered from the cache; 0 if never."""
-        if not path.startswith(CACHED) or NEVER in path:
+        if not path.startswith(CACHED):
+            return 0.0
+        if _snapshot_directory(path) is not None:
+            # Whatever provider and source are called: they are no part of a ticket node's path.
+            return self._cache_s
+        if NEVER in path:
             return 0.0
         return self._cache_s * SHORT_SHARE if SHORT in path else self._cache_s
 
@@ -98,6 +104,17 @@ def _affected_by(path: str, line: str) -> Callable[[str], bool]:
             nodes = {lease_by_id(control.id), LEASE_ACTIVE}
             return lambda one: one in nodes
         return lambda one: one.startswith("/proc/lease/")
+    pair = _snapshot_directory(path)
+    if pair is not None and path.endswith("/ctl"):
+        # Only the end of a transfer changes what is shown. A record that lapses is no write at all.
+        shown = (f"{pair}/snapshot", f"{pair}/status") if line == "end" else ()
+        return lambda one: one in shown
     if path.rpartition("/")[0].endswith("/tickets"):
         return lambda one: SHORT in one
     return lambda one: True  # noqa: ARG005 - an unknown node may change anything
+
+
+def _snapshot_directory(path: str) -> str | None:
+    """The directory of the pair of provider and source whose node a path names."""
+    directory = path.rpartition("/")[0]
+    return directory if directory.split("/")[-3:-2] == [SNAPSHOTS] else None

@@ -1,0 +1,1 @@
+"""How each provider of a Linux host is looked at."""
