@@ -135,6 +135,25 @@ class SnapshotPublisher:
             provider=provider, observed_unix_ms=observed, began_s=began_s, deadline_s=began_s + life_s
         )
 
+    def compare(self, provider: str) -> None:
+        """Before the first record of a provider: the receiver must not know numbers that are not ours.
+
+        Asked once; :meth:`publish` asks for itself. Through a gateway, which keeps what it shows for a while,
+        it is quicker to ask for all providers before the first of them is published.
+
+        Raises:
+            ReceiverAheadError: it has taken more than this state directory reserved.
+            TransferRefusedError: it has no such node.
+            UnverifiedError: its status cannot be read.
+            HiveError: the hive did not answer.
+        """
+        if provider in self._compared:
+            return
+        status = self._status(self.enrolment.require(provider, self.source_id))
+        if status.sequence > self._state.cursor.sequence:
+            raise _ahead(status, self._state.cursor.sequence)
+        self._compared.add(provider)
+
     def publish(self, seen: Seen) -> Publication:
         """Publish what came of a look, or that nothing did.
 
@@ -148,7 +167,7 @@ class SnapshotPublisher:
         """
         look = seen.look
         paths = self.enrolment.require(look.provider, self.source_id)
-        self._compare(look.provider, paths)
+        self.compare(look.provider)
         draft, detail = self._draft(seen)
         self._left_ms(look, "looking")
         number = self._state.reserve(look.observed_unix_ms)
@@ -285,15 +304,6 @@ class SnapshotPublisher:
             f"{'' if status.reason is None else f' ({status.reason})'}, not {record.sequence}; the next look"
             " publishes again"
         )
-
-    def _compare(self, provider: str, paths: SnapshotPaths) -> None:
-        """Before the first record of a provider: the receiver must not know numbers that are not ours."""
-        if provider in self._compared:
-            return
-        status = self._status(paths)
-        if status.sequence > self._state.cursor.sequence:
-            raise _ahead(status, self._state.cursor.sequence)
-        self._compared.add(provider)
 
     def _status(self, paths: SnapshotPaths) -> SnapshotStatus:
         try:

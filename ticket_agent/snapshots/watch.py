@@ -8,6 +8,7 @@ hive that cannot be reached, a lifecycle that takes nothing, a clock that went b
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -21,6 +22,7 @@ from ticket_agent.snapshots.publish_errors import (
     ReceiverAheadError,
     SourceClockError,
     TransferRefusedError,
+    UnverifiedError,
 )
 
 if TYPE_CHECKING:
@@ -125,6 +127,7 @@ class Watch:
         self._environ = environ
         self._notes = notes
         self._told_stuck_s: dict[str, float] = {}
+        self._compared = False
         self.figures = Figures()
 
     def turn(self, most_s: float = MOST_WAIT_S) -> None:
@@ -137,6 +140,7 @@ class Watch:
             CursorError: numbers cannot be reserved any more; publishing has to end.
             ReceiverAheadError: somebody else publishes for this source; publishing has to end.
         """
+        self._compare()
         self._begin_due()
         for seen in self._looking.wait(self._pause_s(most_s)):
             self._publish(seen)
@@ -145,6 +149,16 @@ class Watch:
             self._told_stuck_s[look.provider] = now
             # What the receiver shows lives on until it lapses, so the withdrawal has a look of its own.
             self._withdraw(look.provider)
+
+    def _compare(self) -> None:
+        """Once, before the first look; what goes wrong is told when a provider is published."""
+        if self._compared:
+            return
+        self._compared = True
+        with suppress(HiveError):
+            for provider in self.providers:
+                with suppress(TransferRefusedError, UnverifiedError):
+                    self._publisher.compare(provider)
 
     def _begin_due(self) -> None:
         for provider in self._cadence.due(self._monotonic()):

@@ -25,8 +25,8 @@ _TOKEN = re.compile(rf"[!-~]{{1,{MAX_TOKEN_BYTES}}}")
 def bearer_token(reference: str, environ: Mapping[str, str], *, setting: str) -> str:
     """Return the token that ``env:NAME`` or ``file:/absolute/path`` names.
 
-    The same references as for a hive's credential, but a symbolic link is followed: in a pod the token is one,
-    so that it can be replaced at once. One newline at the end of the file is dropped.
+    The same references as for a hive's credential, but a symbolic link is followed: in a pod the token is
+    one, so that it can be replaced at once. One newline at the end of the file is dropped.
 
     Args:
         reference: where it is; never the token itself.
