@@ -53,6 +53,9 @@ INFO = {
 }
 
 
+COMMAND = (sys.executable, "-m", "ticket_agent", "snapshots")
+
+
 @dataclass(frozen=True)
 class ObservedHost:
     """Settings for collectors on this host, and the one that needs another kind of machine."""
@@ -62,22 +65,30 @@ class ObservedHost:
 
     def publish(self, state_dir: Path, *options: str, providers: tuple[str, ...] = BY_PROCESS) -> list[Any]:
         """Run the real command; what it printed for each provider."""
-        command = [
-            sys.executable,
-            "-m",
-            "ticket_agent",
-            "snapshots",
-            "publish",
-            "--default-enrolment",
-            f"--state-dir={state_dir}",
-            "--json",
-            *(f"--provider={provider}" for provider in providers),
-            *options,
-        ]
-        environ = {**os.environ, **self.environ, "LAB_TOKEN": TOKEN}
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, cwd="/")
-        assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        named = [f"--provider={provider}" for provider in providers]
+        with self.publisher(f"--state-dir={state_dir}", "--json", *named, *options) as process:
+            printed, said = process.communicate()
+        assert (process.returncode, said) == (0, ""), said
+        return [json.loads(line) for line in printed.splitlines()]
+
+    @contextmanager
+    def publisher(self, *options: str) -> Iterator[subprocess.Popen[str]]:
+        """The real command, started."""
+        command = [*COMMAND, "publish", "--default-enrolment", *options]
+        with subprocess.Popen(
+            command, env=self._environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
+        ) as process:
+            yield process
+
+    def discover(self, provider: str) -> Any:
+        """What the real command prints about a provider."""
+        command = [*COMMAND, "discover", provider, "--json"]
+        done = subprocess.run(command, env=self._environ, capture_output=True, text=True, check=True, cwd="/")
+        return json.loads(done.stdout)
+
+    @property
+    def _environ(self) -> dict[str, str]:
+        return {**os.environ, **self.environ, "LAB_TOKEN": TOKEN}
 
 
 @contextmanager
