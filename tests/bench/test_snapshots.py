@@ -104,7 +104,8 @@ def _watched(host: ObservedHost, state_dir: Path, *, interval_ms: int | None, se
 def test_from_a_look_until_it_is_visible(host: ObservedHost, tmp_path: Path, table: Table) -> None:
     state_dir = tmp_path / "state"
     state_dir.mkdir(mode=0o700)
-    for provider, times in _watched(host, state_dir, interval_ms=INTERVAL_MS, seconds=PATIENCE_S).items():
+    watched = _watched(host, state_dir, interval_ms=INTERVAL_MS, seconds=PATIENCE_S)
+    for provider, times in watched.times.items():
         what = provider if provider != "jetson" else "jetson (withdrawn here: the transfer alone)"
         table.add(
             f"look to visible over console, {what}, {len(times)} looks, p50 / worst",

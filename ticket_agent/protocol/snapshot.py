@@ -209,7 +209,12 @@ def decode_snapshot(data: bytes, *, domain: SnapshotDomain, bounds: SnapshotBoun
 
 def with_entries(snapshot: HostSnapshot, entries: Iterable[SnapshotEntry]) -> HostSnapshot:
     """Return the record with these entries, sorted as they have to be."""
-    return replace(snapshot, entries=tuple(sorted(entries, key=lambda entry: entry.path.encode())))
+
+    def place(entry: SnapshotEntry) -> bytes:
+        # A lone surrogate has a place as well; it is refused when the record is encoded.
+        return entry.path.encode("utf-8", "surrogatepass")
+
+    return replace(snapshot, entries=tuple(sorted(entries, key=place)))
 
 
 def _encode(snapshot: HostSnapshot) -> bytes:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ticket_agent.protocol.collecting import CollectError
+from ticket_agent.protocol.redaction import redact_tickets
 from ticket_agent.protocol.snapshot import SnapshotEntry, UnavailableReason
 from ticket_agent.protocol.text import single_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ticket_agent.protocol.collecting import CollectContext, Collector
 
 __all__ = ["MAX_LOOK_S", "Look", "Seen", "look_once", "too_late"]
@@ -17,6 +21,8 @@ __all__ = ["MAX_LOOK_S", "Look", "Seen", "look_once", "too_late"]
 MAX_LOOK_S = 10.0
 """Longest look, in seconds; a record that lives shorter shortens it (publisher, collection deadline)."""
 MAX_DETAIL_BYTES = 200
+MOST_ENTRIES = 4096
+"""More are not taken from a collector; no record holds that many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +65,40 @@ def look_once(collector: Collector, context: CollectContext, look: Look) -> Seen
     What comes after the deadline is thrown away: it may have been true at any moment since.
     """
     try:
-        entries = tuple(collector(context))
-        if not all(isinstance(entry, SnapshotEntry) for entry in entries):
-            raise TypeError("a collector returns entries")  # noqa: TRY301 - told like its other faults
+        seen = Seen(look=look, entries=_entries(collector(context)))
     except CollectError as error:
-        seen = _nothing(look, error.reason, error.detail)
-    except Exception as error:  # noqa: BLE001 - one collector must not end the others
-        seen = _nothing(look, UnavailableReason.SOURCE_FAILED, f"{type(error).__name__}: {error}")
-    else:
-        seen = Seen(look=look, entries=entries)
+        seen = _nothing(look, _reason(error), _words(error.detail))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - one collector must not end the others
+        seen = _nothing(look, UnavailableReason.SOURCE_FAILED, f"{type(error).__name__}: {_words(error)}")
     return too_late(look) if context.deadline.passed() else seen
+
+
+def _entries(found: Iterable[object]) -> tuple[SnapshotEntry, ...]:
+    """What a collector brought; it may be a site's, and not typed."""
+    entries: list[SnapshotEntry] = []
+    for entry in islice(found, MOST_ENTRIES):
+        if not isinstance(entry, SnapshotEntry):
+            raise TypeError(f"a collector returns entries, not {type(entry).__name__}")
+        for name in ("path", "value"):
+            if not isinstance(getattr(entry, name), str):
+                raise TypeError(f"the {name} of an entry is a text, not {getattr(entry, name)!r:.40}")
+        entries.append(entry)
+    return tuple(entries)
+
+
+def _reason(error: CollectError) -> UnavailableReason:
+    """A collector's reason; one that no receiver would take is a failure of the collector."""
+    try:
+        return UnavailableReason(error.reason)
+    except ValueError:
+        return UnavailableReason.SOURCE_FAILED
+
+
+def _words(said: object) -> str:
+    try:
+        return str(said)
+    except Exception:  # noqa: BLE001 - it is a site's, as what it says is
+        return "it has no words for it"
 
 
 def too_late(look: Look) -> Seen:
@@ -81,4 +111,4 @@ def too_late(look: Look) -> Seen:
 
 
 def _nothing(look: Look, reason: UnavailableReason, detail: str) -> Seen:
-    return Seen(look=look, reason=reason, detail=single_line(detail, MAX_DETAIL_BYTES))
+    return Seen(look=look, reason=reason, detail=single_line(redact_tickets(detail), MAX_DETAIL_BYTES))

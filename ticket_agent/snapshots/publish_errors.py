@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "BoundsError",
     "CursorError",
     "CursorFullError",
     "CursorPoisonedError",
@@ -21,6 +22,12 @@ class PublishError(Exception):
     """Root of these errors; ``code`` is stable."""
 
     code = "snapshot-publish"
+
+
+class BoundsError(PublishError):
+    """The manifest's bounds leave no room for a record, not even for one without entries."""
+
+    code = "snapshot-bounds"
 
 
 class CursorError(PublishError):

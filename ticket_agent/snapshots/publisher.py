@@ -24,6 +24,7 @@ from ticket_agent.protocol.snapshot_transfer import CHUNK_CHARACTERS, transfer_l
 from ticket_agent.protocol.tokens import U64_MAX
 from ticket_agent.snapshots.looking import MAX_LOOK_S, Look, Seen
 from ticket_agent.snapshots.publish_errors import (
+    BoundsError,
     ReceiverAheadError,
     SourceClockError,
     TooLateError,
@@ -159,6 +160,7 @@ class SnapshotPublisher:
 
         Raises:
             TooLateError: it took too long; a number may be skipped.
+            BoundsError: not even a withdrawal fits.
             CursorError: no number could be reserved.
             TransferRefusedError: the receiver refused it.
             ReceiverAheadError: somebody else publishes for this source.
@@ -198,13 +200,22 @@ class SnapshotPublisher:
             ttl_ms=self.enrolment.bounds.max_ttl_ms,
         )
         if seen.reason is not None:
-            return replace(empty, reason=seen.reason), seen.detail
+            return self._withdrawal(replace(empty, reason=seen.reason)), seen.detail
         draft = with_entries(empty, seen.entries)
         try:
             encode_snapshot(draft, domain=self._domain, bounds=self.enrolment.bounds)
         except SnapshotError as error:
-            return replace(empty, reason=UnavailableReason.SOURCE_FAILED), str(error)
+            return self._withdrawal(replace(empty, reason=UnavailableReason.SOURCE_FAILED)), str(error)
         return draft, seen.detail
+
+    def _withdrawal(self, draft: HostSnapshot) -> HostSnapshot:
+        try:
+            encode_snapshot(draft, domain=self._domain, bounds=self.enrolment.bounds)
+        except SnapshotError as error:
+            raise BoundsError(
+                f"{draft.provider}: not even a withdrawal fits ({error}); raise the bounds in the manifest"
+            ) from error
+        return draft
 
     def _left_ms(self, look: Look, doing: str) -> int:
         gone_ms = (self._monotonic() - look.began_s) * 1000
