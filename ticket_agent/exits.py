@@ -25,12 +25,12 @@ MEANING: dict[Exit, str] = {
     Exit.OK: "done",
     Exit.FAILURE: "failed for a reason named on standard error",
     Exit.USAGE: "the command line or the configuration is wrong",
-    Exit.OTHER_OWNER: "another agent owns the state directory",
-    Exit.DEGRADED: "a record is quarantined or an admission gap is held",
+    Exit.OTHER_OWNER: "another agent owns the state directory, or another publisher its source",
+    Exit.DEGRADED: "a record is quarantined, an admission gap is held, or a snapshot shows no state",
     Exit.HIVE_UNREACHABLE: "no hive answers, or its console is busy",
     Exit.HIVE_REFUSED: "the hive refused the credential or the request",
     Exit.UNCERTAIN: "operations with an unknown outcome remain",
-    Exit.POISONED: "a write to the journal failed; restart after checking the disk",
+    Exit.POISONED: "a write to the journal, or of a cursor, failed; restart after checking the disk",
 }
 
 

@@ -18,7 +18,7 @@ from systemd_manager import under_manager, why_not
 
 from ticket_agent.cli.install import FILES
 from ticket_agent.cli.root import cli
-from ticket_agent.config import AgentConfig, load_config
+from ticket_agent.config import AgentConfig, RestSettings, load_config
 from ticket_agent.exits import Exit
 from ticket_agent.hive.console.lock import lock_path
 
@@ -235,11 +235,29 @@ def test_systemd_accepts_the_unit(drop_in: str | None, staged: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_systemd_finds_the_unit_hardened(staged: Path) -> None:
+def test_systemd_accepts_the_publishers_unit(staged: Path) -> None:
+    analyze, unit = _needs("systemd-analyze"), staged / FILES["snapshots-unit"].path
+    done = subprocess.run([analyze, "verify", "--man=no", unit], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_publishers_unit_says_what_the_command_takes() -> None:
+    unit = _unit("snapshots-unit")
+    (start,) = unit["ExecStart"]
+    words = start.removeprefix(f"{PROGRAM} ").split()
+    command, options = words[:2], [word for word in words if word.startswith("--")]
+    assert command == ["snapshots", "publish"]
+    asked = CliRunner().invoke(cli, [*command, "--help"]).output
+    assert all(option in asked for option in options)
+    assert f"--config /{FILES['config'].path}" in start
+    assert unit["RestartPreventExitStatus"] == [f"{Exit.USAGE:d} {Exit.OTHER_OWNER:d} {Exit.HIVE_REFUSED:d}"]
+    assert float(unit["WatchdogSec"][0]) > RestSettings().timeout_s
+
+
+@pytest.mark.parametrize("name", ["unit", "snapshots-unit"])
+def test_systemd_finds_the_units_hardened(name: str, staged: Path) -> None:
     command = [_needs("systemd-analyze"), "security", "--offline=true", "--threshold=20"]
-    done = subprocess.run(
-        [*command, staged / FILES["unit"].path], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*command, staged / FILES[name].path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr
 
 

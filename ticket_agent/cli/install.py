@@ -45,6 +45,9 @@ FILES: Final[dict[str, InstallFile]] = {
     "tmpfiles": InstallFile(source="ticket-agent.tmpfiles.conf", path="usr/lib/tmpfiles.d/ticket-agent.conf"),
     "sysusers": InstallFile(source="ticket-agent.sysusers.conf", path="usr/lib/sysusers.d/ticket-agent.conf"),
     "config": InstallFile(source="ticket-agent.toml", path="etc/ticket-agent/ticket-agent.toml"),
+    "snapshots-unit": InstallFile(
+        source="ticket-agent-snapshots.service", path="usr/lib/systemd/system/ticket-agent-snapshots.service"
+    ),
     "release-bubblewrap": InstallFile(
         source="release-bubblewrap.conf", path=f"{_DOC}/release-bubblewrap.conf"
     ),
