@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from collecting_support import context, encoded, late_context
+from collector_support import context, encoded, late_context
 from nvml_support import NvmlHost, build_stub
 
 from ticket_agent.gpu.inventory import Gpu, Inventory, Memory, Unreadable, Utilisation

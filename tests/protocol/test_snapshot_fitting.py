@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from collecting_support import LONGEST_PROVIDER, LONGEST_SOURCE, encoded
+from collector_support import LONGEST_PROVIDER, LONGEST_SOURCE, encoded
 from hypothesis import given
 from hypothesis import strategies as st
 

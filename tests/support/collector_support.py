@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from vector_files import VECTORS
@@ -17,12 +17,15 @@ from ticket_agent.protocol.snapshot import (
     SnapshotEntry,
     decode_snapshot,
     encode_snapshot,
+    with_entries,
 )
 from ticket_agent.protocol.tokens import U64_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+LONGEST_PROVIDER = "p" * 40
+LONGEST_SOURCE = "s" * 32
 PATIENCE_S = 60.0
 SHORT_S = 0.4
 """A deadline that a test waits for."""
@@ -51,22 +54,45 @@ def refusal(collect: Callable[[CollectContext], object], given: CollectContext) 
     return caught.value
 
 
-def published(
-    provider: str, entries: list[SnapshotEntry], bounds: SnapshotBounds = DEFAULT_BOUNDS
-) -> dict[str, object]:
-    """The entries' values by path, after a record of them went out and in; its numbers are the longest."""
-    snapshot = HostSnapshot(
-        provider=provider,
-        source_id="s" * 32,
-        epoch=U64_MAX,
-        sequence=U64_MAX,
-        observed_unix_ms=U64_MAX,
-        ttl_ms=bounds.max_ttl_ms,
-        entries=tuple(entries),
+def late_context() -> CollectContext:
+    """A context whose deadline is over."""
+    return CollectContext(deadline=Deadline(5.0, lambda: 5.0))
+
+
+def encoded(
+    entries: Iterable[SnapshotEntry],
+    bounds: SnapshotBounds = DEFAULT_BOUNDS,
+    *,
+    provider: str = LONGEST_PROVIDER,
+) -> bytes:
+    """The record of these entries with the longest frame there is; fails when it breaks a rule."""
+    snapshot = with_entries(
+        HostSnapshot(
+            provider=provider,
+            source_id=LONGEST_SOURCE,
+            epoch=U64_MAX,
+            sequence=U64_MAX,
+            observed_unix_ms=U64_MAX,
+            ttl_ms=bounds.max_ttl_ms,
+        ),
+        entries,
     )
     data = encode_snapshot(snapshot, domain=snapshot.source, bounds=bounds)
     assert decode_snapshot(data, domain=snapshot.source, bounds=bounds) == snapshot
+    return data
+
+
+def values(entries: Iterable[SnapshotEntry]) -> dict[str, Any]:
+    """The entries' JSON values by path."""
     return {entry.path: json.loads(entry.value) for entry in entries}
+
+
+def published(
+    provider: str, entries: list[SnapshotEntry], bounds: SnapshotBounds = DEFAULT_BOUNDS
+) -> dict[str, Any]:
+    """The entries' values by path, after a record of them went out and in; its numbers are the longest."""
+    encoded(entries, bounds, provider=provider)
+    return values(entries)
 
 
 def vector_entries(name: str) -> list[SnapshotEntry]:

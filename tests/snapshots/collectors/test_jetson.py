@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from collecting_support import context, encoded, late_context, values
+from collector_support import context, encoded, late_context, values
 from jetson_support import MODEL, STATUS, nvpmodel, orin, write
 
 from ticket_agent.protocol.collecting import CollectContext, CollectError, Deadline

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from collecting_support import context, encoded, late_context, values
+from collector_support import context, encoded, late_context, values
 from network_support import host, ip_program, route
 
 from ticket_agent.protocol.collecting import CollectError
@@ -113,5 +113,5 @@ def test_nothing_is_looked_at_after_the_deadline(tmp_path: Path) -> None:
 )
 def test_other_systems_are_not_supported(platform: str, told: str) -> None:
     with pytest.raises(CollectError, match=told) as caught:
-        collect(context(COHESIX_MACOS_NETWORK_HELPER="/bin/true"), platform=platform)
+        collect(context({"COHESIX_MACOS_NETWORK_HELPER": "/bin/true"}), platform=platform)
     assert caught.value.reason is UnavailableReason.NOT_SUPPORTED

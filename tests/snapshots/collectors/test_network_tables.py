@@ -5,7 +5,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from collecting_support import encoded, values
+from collector_support import encoded, values
 from hypothesis import example, given
 from hypothesis import strategies as st
 from network_support import address, host, link, route

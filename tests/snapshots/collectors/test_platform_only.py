@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from collecting_support import context, encoded
+from collector_support import context, encoded
 
 from ticket_agent.protocol.collecting import CollectError
 from ticket_agent.protocol.snapshot import UnavailableReason
