@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ticket_agent.protocol.collecting import CollectContext, CollectError, Deadline, fact
-from ticket_agent.protocol.snapshot import UnavailableReason
-from ticket_agent.snapshots.looking import Look, look_once
+from ticket_agent.protocol.snapshot import SnapshotEntry, UnavailableReason
+from ticket_agent.snapshots.looking import MOST_ENTRIES, Look, look_once
 from ticket_agent.snapshots.lookouts import Lookouts
-
-if TYPE_CHECKING:
-    from ticket_agent.protocol.snapshot import SnapshotEntry
 
 PATIENCE_S = 20.0
 
@@ -128,9 +126,55 @@ def test_whatever_is_raised_becomes_a_reason(collector: Any, reason: Unavailable
     assert len(seen.detail.encode()) <= 200
 
 
+class Liar(str):
+    """Says that it is shorter than it is."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Panic(BaseException):
+    """As extension modules raise it."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt("now"), SystemExit(3), Panic("now"), GeneratorExit()])
+def test_nothing_that_is_raised_ends_the_lookout(error: BaseException) -> None:
+    def fails(_: CollectContext) -> Any:
+        raise error
+
+    lookouts = Lookouts({"x": fails})
+    for _ in range(2):
+        lookouts.start(*a_look("x"))
+        (seen,) = lookouts.wait(PATIENCE_S)
+        assert seen.reason is UnavailableReason.SOURCE_FAILED
+        assert seen.detail.startswith(type(error).__name__)
+
+
+def test_a_text_that_lies_about_itself_is_no_text() -> None:
+    look, context = a_look("x")
+    seen = look_once(lambda _: [SnapshotEntry("a", Liar("x" * 5000))], context, look)
+    assert (seen.reason, seen.entries) == (UnavailableReason.SOURCE_FAILED, ())
+
+
+def test_a_password_in_a_url_is_not_told() -> None:
+    def fails(_: CollectContext) -> Any:
+        raise OSError("GET https://user:hunter2@host/path failed")
+
+    look, context = a_look("x")
+    assert look_once(fails, context, look).detail == "OSError: GET https://host/path failed"
+
+
 @pytest.mark.parametrize("collector", [quick, _collect_error, _error])
 def test_what_comes_at_the_deadline_comes_too_late(collector: Any) -> None:
     look = Look(provider="x", observed_unix_ms=1, began_s=0.0, deadline_s=10.0)
     seen = look_once(collector, CollectContext(deadline=Deadline(10.0, lambda: 10.0)), look)
     assert (seen.reason, seen.entries) == (UnavailableReason.TIMED_OUT, ())
     assert seen.detail == "no answer within 10.0 s"
+
+
+def test_a_collector_without_an_end_is_not_listened_to_for_ever() -> None:
+    look, context = a_look("endless")
+    seen = look_once(lambda _: (fact(f"n/{number}", 0) for number in itertools.count()), context, look)
+    assert len(seen.entries) == MOST_ENTRIES

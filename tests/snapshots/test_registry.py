@@ -71,12 +71,14 @@ def test_every_default_provider_has_a_built_in_collector() -> None:
     assert set(BUILT_IN) <= set(installed_providers())
 
 
-@pytest.mark.parametrize("target", ["site_rack:collect", "site_rack:Kept.collect"])
-def test_a_site_adds_a_collector_without_a_fork(target: str, site: Site) -> None:
-    site.install("site_rack", f"rack = {target}")
+@pytest.mark.parametrize(
+    "value", ["site_rack:collect", "site_rack:Kept.collect", "site_rack:collect [gpu]", "site_rack : collect"]
+)
+def test_a_site_adds_a_collector_without_a_fork(value: str, site: Site) -> None:
+    site.install("site_rack", f"rack = {value}")
     assert "rack" in installed_providers()
     found = collector_for("rack")
-    assert (found.provider, found.origin) == ("rack", target)
+    assert (found.provider, found.origin) == ("rack", value.removesuffix(" [gpu]").replace(" ", ""))
     (entry,) = found.collect(CONTEXT)
     assert entry.path == "rack"
 

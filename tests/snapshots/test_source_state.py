@@ -27,6 +27,7 @@ from ticket_agent.snapshots.publish_errors import (
     CursorError,
     CursorFullError,
     CursorPoisonedError,
+    DamagedCursorError,
     SourceHeldError,
 )
 from ticket_agent.snapshots.source_place import open_state_root
@@ -337,6 +338,26 @@ def test_an_operator_can_say_which_numbers_are_used(lost: str, root: Path) -> No
         assert state.cursor.sequence == 41
     with opened(root) as state:
         assert state.reserve(5000) == 42
+
+
+@pytest.mark.parametrize("text", [b"", b"\0" * 113, b'{"schema":"cohesix-snapshot-cursor/v1"'])
+def test_a_damaged_cursor_is_kept_aside_on_an_operators_word(text: bytes, root: Path) -> None:
+    part = used(root)
+    for number in range(2):
+        _holds(text)(part)
+        with pytest.raises(DamagedCursorError, match="--continue-after"):
+            opened(root)
+        with opened(root, continue_after=41 + number) as state:
+            assert state.cursor.sequence == 41 + number
+        assert (part / f"cursor.json.damaged-{number}").read_bytes() == text
+    with opened(root) as state:
+        assert state.reserve(5000) == 43
+
+
+def test_another_sources_cursor_is_never_adopted(root: Path) -> None:
+    _holds(GOOD.replace(b"linux-reference", b"other"))(used(root))
+    with pytest.raises(CursorError, match="belongs to something else"):
+        opened(root, continue_after=41)
 
 
 def test_numbers_never_go_back(root: Path) -> None:

@@ -225,6 +225,39 @@ def test_a_provider_that_is_refused_is_put_off_alone(loop: Loop) -> None:
     assert not loop.heard.holds
 
 
+def test_one_denied_provider_starves_nobody(loop: Loop) -> None:
+    inner = loop.bench.namespace.append
+
+    def append(path: str, line: str, *, session: int | None = None) -> AppendAnswer:
+        if "/systemd/" in path:
+            return Refused(Refusal(kind=RefusalKind.DENIED, text="EPERM"))
+        return inner(path, line, session=session)
+
+    loop.bench.namespace.append = append  # type: ignore[method-assign]
+    loop.run(20.0)
+    assert len(loop.heard.of("network")) == 20
+    assert len(loop.heard.of("docker")) == 10
+    assert not loop.heard.holds
+
+
+@pytest.mark.parametrize("takes_s", [1.9, 2.0, 2.1, 50.0])
+def test_where_records_live_as_long_as_looks_a_late_look_is_withdrawn_too(
+    takes_s: float, tmp_path: Path
+) -> None:
+    def slow(context: CollectContext) -> list[SnapshotEntry]:
+        if context.deadline.passed():
+            raise CollectError("too slow", UnavailableReason.TIMED_OUT)
+        return [fact("source", "lab")]
+
+    with looping(tmp_path / "state", max_ttl_ms=2000) as loop:
+        loop.collect["systemd"] = slow
+        loop.looking.takes_s["systemd"] = takes_s
+        loop.run(9.0)
+        reasons = set(loop.heard.of("systemd"))
+        assert reasons == ({""} if takes_s < 2 else {"timed_out"})
+        assert not [failure for failure in loop.heard.failures if failure[0] == "systemd"]
+
+
 # -- what concerns all -------------------------------------------------------------------------------------
 
 
@@ -248,7 +281,9 @@ def test_a_hive_that_is_away_is_tried_again_and_told_once_per_try(loop: Loop) ->
 def test_a_draining_hive_is_waited_for(loop: Loop) -> None:
     loop.bench.hive.set_lifecycle("DRAINING")
     loop.run(5.0)
-    assert {code for code, _ in loop.heard.holds} == {"snapshot-refused"}
+    assert {(name, code) for name, code, _ in loop.heard.failures} == {
+        (name, "snapshot-refused") for name in PROVIDERS
+    }
     loop.bench.hive.set_lifecycle("ONLINE")
     loop.run(10.0)
     assert loop.heard.of("network")

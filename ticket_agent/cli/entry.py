@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -26,6 +27,8 @@ PROGRAM = "ticket-agent"
 def enter(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and end the process; what it raises for the user's or the system's sake is one line."""
     _secure_streams()
+    # Some supervisors ignore it for their children too; nobody could then tell how a program of ours ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         code = cli.main(arguments, prog_name=PROGRAM, standalone_mode=False)
     except NoArgsIsHelpError as error:

@@ -11,7 +11,7 @@ import click
 from ticket_agent.cli.assembly import now_ms
 from ticket_agent.cli.doctor_check import Check, show_checks
 from ticket_agent.cli.options import hive_options
-from ticket_agent.cli.output import age, stamp
+from ticket_agent.cli.output import stamp
 from ticket_agent.cli.snapshots_common import enrolment_from, hive_config, manifest_options
 from ticket_agent.cli.snapshots_publish import (
     chosen_providers,
@@ -56,7 +56,7 @@ def doctor(*, source_id: str, offline: bool, as_json: bool, **options: Any) -> N
     for provider in providers:
         checks.append(_collector(provider, enrolment, source_id))
     if not offline:
-        checks += _receiver(options, enrolment, source_id, providers, cursor)
+        checks += _receiver(options, enrolment, source_id, providers)
     show_checks(checks, as_json=as_json)
     failed = [check.code for check in checks if check.verdict == "fail"]
     sys.exit(int(failed[0] if failed else Exit.OK))
@@ -98,15 +98,11 @@ def _state(path: Path, source_id: str, epoch: int) -> tuple[list[Check], Cursor 
 
 
 def _clock(cursor: Cursor | None) -> Check:
+    from ticket_agent.snapshots.publisher import clock_behind  # noqa: PLC0415 - start-up time
+
     now = now_ms()
     if cursor is not None and now < cursor.observed_unix_ms:
-        return Check(
-            "clock",
-            "fail",
-            f"{stamp(now)} is before the last published observation ({age(cursor.observed_unix_ms, now)});"
-            " set the clock right: nothing is published until it has caught up",
-            Exit.FAILURE,
-        )
+        return Check("clock", "fail", clock_behind(now, cursor.observed_unix_ms), Exit.FAILURE)
     return Check("clock", "ok", f"{stamp(now)}, not before the last published observation")
 
 
@@ -153,18 +149,18 @@ def _receiver(
     enrolment: SnapshotEnrolment,
     source_id: str,
     providers: Sequence[str],
-    cursor: Cursor | None,
 ) -> Iterator[Check]:
     from ticket_agent.cli.assembly import console, exit_of_hive, hive_place  # noqa: PLC0415 - start-up time
     from ticket_agent.protocol.namespace import HiveError, HiveRefusedError  # noqa: PLC0415 - start-up time
 
     config = hive_config(options, enrolment)
+    state_dir = chosen_state_dir(options["state_dir"])
     namespace = console(config)
     try:
         namespace.ls(enrolment.mount)
         yield Check("hive", "ok", f"{hive_place(config)} answers")
         for provider in providers:
-            yield _receives(namespace, enrolment, source_id, provider, cursor)
+            yield _receives(namespace, enrolment, source_id, provider, state_dir)
     except HiveRefusedError as error:
         yield Check("hive", "fail", f"{hive_place(config)}: {error}", Exit.HIVE_REFUSED)
     except HiveError as error:
@@ -174,7 +170,7 @@ def _receiver(
 
 
 def _receives(
-    namespace: Namespace, enrolment: SnapshotEnrolment, source_id: str, provider: str, cursor: Cursor | None
+    namespace: Namespace, enrolment: SnapshotEnrolment, source_id: str, provider: str, state_dir: Path
 ) -> Check:
     from ticket_agent.snapshots.errors import SnapshotReadError  # noqa: PLC0415 - start-up time
     from ticket_agent.snapshots.reader import SnapshotReader  # noqa: PLC0415 - start-up time
@@ -184,6 +180,16 @@ def _receives(
         status = SnapshotReader(namespace, enrolment).status(provider, source_id)
     except SnapshotReadError as error:
         return Check(name, "fail", str(error), Exit.HIVE_REFUSED)
+    if status.epoch is not None and status.epoch != enrolment.epoch:
+        return Check(
+            name,
+            "fail",
+            f"the hive is in writer epoch {status.epoch}, the manifest says {enrolment.epoch}; take the"
+            " manifest that the hive was built with",
+            Exit.HIVE_REFUSED,
+        )
+    # Read anew, and after the status: a publisher that runs meanwhile moves both, the cursor first.
+    _, cursor = _state(state_dir, source_id, enrolment.epoch)
     mine = 0 if cursor is None else cursor.sequence
     if status.sequence > mine:
         return Check(

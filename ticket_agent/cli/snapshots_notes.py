@@ -135,7 +135,8 @@ class OnceNotes:
             code = str(getattr(error, "code", "error"))
             emit_json("snapshots-failure", {"provider": provider, "code": code, "why": str(error)})
         else:
-            click.echo(f"{provider}: not published: {plain(str(error))}")
+            why = plain(str(error)).removeprefix(f"{provider}: ")
+            click.echo(f"{provider}: not published: {why}")
 
     def held(self, error: Exception, retry_s: float) -> None:  # noqa: ARG002 - tried once
         """Nothing can be published."""

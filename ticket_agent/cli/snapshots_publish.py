@@ -27,6 +27,7 @@ from ticket_agent.exits import Exit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from ticket_agent.agent.notify import ServiceNotifier
     from ticket_agent.config import AgentConfig
     from ticket_agent.protocol.snapshot_enrolment import SnapshotEnrolment
     from ticket_agent.snapshots.lookouts import Lookouts
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["chosen_providers", "chosen_state_dir", "publish", "source_option", "state_option"]
 
+MOST_CONTINUED = 2**62
+"""A slip of the finger in --continue-after must leave numbers to go on with: it cannot be taken back."""
 ONCE_S = 86_400.0
 """An interval that a single publication never reaches."""
 
@@ -80,7 +83,7 @@ def state_option(command: Any) -> Any:
 )
 @click.option(
     "--continue-after",
-    type=click.IntRange(1, 2**64 - 2),
+    type=click.IntRange(1, MOST_CONTINUED),
     metavar="SEQUENCE",
     help="Numbers up to this one are used: for once, after the state directory was lost.",
 )
@@ -100,21 +103,44 @@ def publish(*, watch: bool, as_json: bool, **options: Any) -> None:
     if options["metrics_listen"] is not None and not watch:
         raise click.UsageError("nobody could ask a single publication: use --metrics-textfile, or --watch")
     state_dir = chosen_state_dir(options["state_dir"])
-    config = hive_config(options | {"state_dir": state_dir}, enrolment)
+    config = _with_own_metrics(hive_config(options | {"state_dir": state_dir}, enrolment), options)
     with contextlib.ExitStack() as stack:
         state = stack.enter_context(_opened_state(state_dir, enrolment, options))
         namespace = console(config)
         stack.callback(namespace.close)
         from ticket_agent.snapshots.publisher import SnapshotPublisher  # noqa: PLC0415 - start-up time
 
+        notifier = _notifier()
         publisher = SnapshotPublisher(
-            namespace, enrolment, state, clock=now_ms, monotonic=time.monotonic, lag_s=lag_of(config)
+            namespace,
+            enrolment,
+            state,
+            clock=now_ms,
+            monotonic=time.monotonic,
+            lag_s=lag_of(config),
+            alive=notifier.alive,
         )
         if watch:
-            code = _until_stopped(publisher, state, intervals, config, stop, as_json=as_json)
+            code = _until_stopped(publisher, intervals, config, stop, notifier, as_json=as_json)
         else:
-            code = _once(publisher, state, providers, config, stop, as_json=as_json)
+            code = _once(publisher, providers, config, stop, as_json=as_json)
     sys.exit(int(code))
+
+
+def _notifier() -> ServiceNotifier:
+    from ticket_agent.agent.notify import ServiceNotifier  # noqa: PLC0415 - start-up time
+
+    return ServiceNotifier(os.environ, pid=pid())
+
+
+def _with_own_metrics(config: AgentConfig, options: Mapping[str, Any]) -> AgentConfig:
+    """The configuration may be the agent's, and so are then the address and the file of its metrics."""
+    textfile: Path | None = options["metrics_textfile"]
+    own = {
+        "listen": options["metrics_listen"],
+        "textfile": None if textfile is None else str(textfile.absolute()),
+    }
+    return config.model_copy(update={"metrics": config.metrics.model_copy(update=own)})
 
 
 def chosen_providers(enrolment: SnapshotEnrolment, source_id: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -149,19 +175,21 @@ def _intervals(
     from ticket_agent.snapshots.registry import provider_named  # noqa: PLC0415 - start-up time
 
     chosen: dict[str, int] = {}
-    most = enrolment.bounds.max_ttl_ms
+    # One look that comes to nothing leaves no gap then.
+    most = max(1, enrolment.bounds.max_ttl_ms // 2)
     for text in texts:
         name, _, number = text.partition("=")
         provider = provider_named(name)
         if provider not in providers or provider in chosen:
             fail(f"--interval {text}: name a provider that is published, once", Exit.USAGE)
-        if not number.isascii() or not number.isdigit() or not 1 <= int(number[:9]) < most:
+        if not number.isascii() or not number.isdigit() or not 1 <= int(number[:9]) <= most:
             fail(
-                f"--interval {text}: write {name}=MS with 1 to {most - 1} (a record lives {most} ms)",
+                f"--interval {text}: write {name}=MS with 1 to {most}, half a record's life, so that none"
+                " lapses before the next",
                 Exit.USAGE,
             )
         chosen[provider] = int(number[:9])
-    return {provider: min(interval_ms(provider, chosen), most - 1) / 1000 for provider in providers}
+    return {provider: min(interval_ms(provider, chosen), most) / 1000 for provider in providers}
 
 
 @contextlib.contextmanager
@@ -247,16 +275,14 @@ def _lookouts(providers: Sequence[str], stop: threading.Event) -> Lookouts:
     return lookouts
 
 
-def _picture(
-    watch: Watch, publisher: SnapshotPublisher, state: SourceState, lookouts: Lookouts
-) -> Callable[[], Picture]:
+def _picture(watch: Watch, publisher: SnapshotPublisher, lookouts: Lookouts) -> Callable[[], Picture]:
     from ticket_agent.snapshots.picture import picture_of  # noqa: PLC0415 - start-up time
 
     return lambda: picture_of(
         watch.figures,
         unix_ms=now_ms(),
         providers=watch.providers,
-        sequence=state.cursor.sequence,
+        sequence=publisher.sequence,
         sent=publisher.sent,
         stuck=frozenset(lookouts.stuck()),
     )
@@ -264,7 +290,6 @@ def _picture(
 
 def _once(
     publisher: SnapshotPublisher,
-    state: SourceState,
     providers: Sequence[str],
     config: AgentConfig,
     stop: threading.Event,
@@ -277,7 +302,7 @@ def _once(
     notes = OnceNotes(as_json=as_json)
     lookouts = _lookouts(providers, stop)
     watch = _watch(publisher, lookouts, dict.fromkeys(providers, ONCE_S), notes)
-    picture = _picture(watch, publisher, state, lookouts)
+    picture = _picture(watch, publisher, lookouts)
     with metrics_of(config.metrics, picture, events_for(config), listen=False):
         try:
             while not stop.is_set() and notes.stopped is None and len(notes.ended) < len(providers):
@@ -286,27 +311,28 @@ def _once(
             notes.stopped = error
     if notes.stopped is not None:
         fail(str(notes.stopped), _exit_of(notes.stopped))
+    left = [provider for provider in providers if provider not in notes.ended]
+    if left:
+        fail(f"stopped before {', '.join(left)} could be published", Exit.DEGRADED)
     failures = [error for error in notes.ended.values() if error is not None]
     if failures and len(failures) == len(providers):
         return _exit_of(failures[0])
-    return Exit.DEGRADED if failures or len(notes.ended) < len(providers) else Exit.OK
+    return Exit.DEGRADED if failures else Exit.OK
 
 
 def _until_stopped(
     publisher: SnapshotPublisher,
-    state: SourceState,
     intervals: Mapping[str, float],
     config: AgentConfig,
     stop: threading.Event,
+    notifier: ServiceNotifier,
     *,
     as_json: bool,
 ) -> Exit:
-    from ticket_agent.agent.notify import ServiceNotifier  # noqa: PLC0415 - start-up time
     from ticket_agent.cli.snapshots_metrics import metrics_of  # noqa: PLC0415 - start-up time
     from ticket_agent.snapshots.publish_errors import PublishError  # noqa: PLC0415 - start-up time
 
     events = events_for(config)
-    notifier = ServiceNotifier(os.environ, pid=pid())
     lookouts = _lookouts(tuple(intervals), stop)
     watch = _watch(publisher, lookouts, intervals, WatchNotes(events, as_json=as_json))
     events.emit(
@@ -315,11 +341,11 @@ def _until_stopped(
         pid=pid(),
         source=publisher.source_id,
         epoch=publisher.enrolment.epoch,
-        sequence=state.cursor.sequence,
+        sequence=publisher.sequence,
         providers=",".join(intervals),
     )
     ready = False
-    picture = _picture(watch, publisher, state, lookouts)
+    picture = _picture(watch, publisher, lookouts)
     with metrics_of(config.metrics, picture, events, listen=True) as metrics:
         try:
             while not stop.is_set():
@@ -332,5 +358,5 @@ def _until_stopped(
         except PublishError as error:
             fail(str(error), _exit_of(error))
         notifier.stopping()
-    events.emit("info", "snapshots-stopped", sequence=state.cursor.sequence)
+    events.emit("info", "snapshots-stopped", sequence=publisher.sequence)
     return Exit.OK

@@ -173,12 +173,12 @@ def encode_snapshot(snapshot: HostSnapshot, *, domain: SnapshotDomain, bounds: S
         SnapshotLimitError: too many entries or bytes.
         SnapshotError: another rule of the record is broken.
     """
+    _check(snapshot, domain, bounds, publishing=True)
     data = _encode(snapshot)
     if len(data) > bounds.max_bytes:
         raise SnapshotLimitError(
             f"{_WHAT} takes {len(data)} bytes; the limit is {bounds.max_bytes}", code="snapshot-bytes"
         )
-    _check(snapshot, domain, bounds, publishing=True)
     return data
 
 
@@ -271,7 +271,10 @@ def _check(
 
 
 def _check_value(entry: SnapshotEntry, bounds: SnapshotBounds) -> None:
-    size = len(entry.value.encode("utf-8", "surrogatepass"))
+    # A text far too long is not encoded first only to be measured.
+    size = len(entry.value)
+    if size <= bounds.max_value_bytes:
+        size = len(entry.value.encode("utf-8", "surrogatepass"))
     if size > bounds.max_value_bytes:
         raise _invalid(
             "entries", f"hold {size} bytes under {entry.path}; the limit is {bounds.max_value_bytes}"

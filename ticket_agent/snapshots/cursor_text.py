@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ticket_agent.protocol.errors import JsonError
 from ticket_agent.protocol.json_strict import dumps, parse_object
 from ticket_agent.protocol.tokens import U64_MAX
-from ticket_agent.snapshots.publish_errors import CursorError
+from ticket_agent.snapshots.publish_errors import CursorError, DamagedCursorError
 
 __all__ = ["CURSOR_SCHEMA", "MAX_CURSOR_BYTES", "Cursor", "decode_cursor", "encode_cursor"]
 
@@ -50,20 +50,24 @@ def decode_cursor(data: bytes, *, source_id: str, epoch: int) -> Cursor:
     """Read the file of a source and epoch.
 
     Raises:
-        CursorError: it is damaged, or another's.
+        DamagedCursorError: it is no cursor.
+        CursorError: it is another's.
     """
     try:
         document = parse_object(data, what="cursor.json", max_bytes=MAX_CURSOR_BYTES)
     except JsonError as error:
-        raise _refused(str(error)) from None
+        raise _damaged(str(error)) from None
     if set(document) != set(_MEMBERS):
-        raise _refused(f"its members must be {', '.join(_MEMBERS)}")
+        raise _damaged(f"its members must be {', '.join(_MEMBERS)}")
     for name, wanted in (("schema", CURSOR_SCHEMA), ("source_id", source_id), ("epoch", epoch)):
         if document[name] != wanted or type(document[name]) is not type(wanted):
-            raise _refused(f"its {name} is {document[name]!r}, not {wanted!r}")
+            raise CursorError(
+                f"cursor.json belongs to something else: its {name} is {document[name]!r}, not {wanted!r};"
+                " name the right state directory, or move the file back to where it came from"
+            )
     for name in ("sequence", "observed_unix_ms"):
         if type(document[name]) is not int or not 0 <= document[name] <= U64_MAX:
-            raise _refused(f"its {name} must be an integer in 0..={U64_MAX}")
+            raise _damaged(f"its {name} must be an integer in 0..={U64_MAX}")
     return Cursor(
         source_id=source_id,
         epoch=epoch,
@@ -72,7 +76,8 @@ def decode_cursor(data: bytes, *, source_id: str, epoch: int) -> Cursor:
     )
 
 
-def _refused(why: str) -> CursorError:
-    return CursorError(
-        f"cursor.json cannot be used: {why}; do not delete it, see `snapshots doctor` and --continue-after"
+def _damaged(why: str) -> DamagedCursorError:
+    return DamagedCursorError(
+        f"cursor.json is damaged: {why}. Start once with --continue-after the highest sequence that"
+        " `snapshots list` shows for this source: the damaged file is then kept beside a new one"
     )

@@ -57,15 +57,16 @@ class PublisherMetrics(Collector):
     def _of_providers(self, seen: Picture) -> Iterator[Metric]:
         now = self._clock()
         age = _gauge("age_seconds", "Since the last record of a provider became visible.")
-        available = _gauge("available", "1 when that record has the provider's state.")
+        available = _gauge("available", "1 while that record lives and has the provider's state.")
         visible = _gauge("visible_seconds", "From the beginning of its look until it was visible.")
         stuck = _gauge("stuck", "1 when the provider's collector does not come back.")
         for provider in seen.providers:
             stuck.add_metric((provider,), int(provider in seen.stuck))
             last = seen.last.get(provider)
             if last is not None:
-                age.add_metric((provider,), max(0, now - seen.last_unix_ms[provider]) / 1000)
-                available.add_metric((provider,), int(last.reason is None))
+                age_ms = max(0, now - seen.last_unix_ms[provider])
+                age.add_metric((provider,), age_ms / 1000)
+                available.add_metric((provider,), int(last.reason is None and age_ms < last.ttl_ms))
                 visible.add_metric((provider,), last.visible_ms / 1000)
         yield from (age, available, visible, stuck)
 

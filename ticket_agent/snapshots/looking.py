@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 
     from ticket_agent.protocol.collecting import CollectContext, Collector
 
-__all__ = ["MAX_LOOK_S", "Look", "Seen", "look_once", "too_late"]
+__all__ = ["MAX_LOOK_S", "Look", "Seen", "look_once", "not_begun", "too_late"]
 
 MAX_LOOK_S = 10.0
 """Longest look, in seconds; a record that lives shorter shortens it (publisher, collection deadline)."""
 MAX_DETAIL_BYTES = 200
+_CREDENTIALS = re.compile(r"://[^/@\s]{1,512}@")
+"""Name and password in a URL, which libraries put into their errors."""
 MOST_ENTRIES = 4096
 """More are not taken from a collector; no record holds that many."""
 
@@ -67,8 +70,8 @@ def look_once(collector: Collector, context: CollectContext, look: Look) -> Seen
     try:
         seen = Seen(look=look, entries=_entries(collector(context)))
     except CollectError as error:
-        seen = _nothing(look, _reason(error), _words(error.detail))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - one collector must not end the others
+        seen = _nothing(look, _reason(error), _words(getattr(error, "detail", error)))
+    except BaseException as error:  # noqa: BLE001 - one collector must not end its thread, nor the others
         seen = _nothing(look, UnavailableReason.SOURCE_FAILED, f"{type(error).__name__}: {_words(error)}")
     return too_late(look) if context.deadline.passed() else seen
 
@@ -80,7 +83,8 @@ def _entries(found: Iterable[object]) -> tuple[SnapshotEntry, ...]:
         if not isinstance(entry, SnapshotEntry):
             raise TypeError(f"a collector returns entries, not {type(entry).__name__}")
         for name in ("path", "value"):
-            if not isinstance(getattr(entry, name), str):
+            # A class of its own could say something else about its length than is sent.
+            if type(getattr(entry, name)) is not str:
                 raise TypeError(f"the {name} of an entry is a text, not {getattr(entry, name)!r:.40}")
         entries.append(entry)
     return tuple(entries)
@@ -89,7 +93,7 @@ def _entries(found: Iterable[object]) -> tuple[SnapshotEntry, ...]:
 def _reason(error: CollectError) -> UnavailableReason:
     """A collector's reason; one that no receiver would take is a failure of the collector."""
     try:
-        return UnavailableReason(error.reason)
+        return UnavailableReason(str(getattr(error, "reason", "")))
     except ValueError:
         return UnavailableReason.SOURCE_FAILED
 
@@ -97,7 +101,7 @@ def _reason(error: CollectError) -> UnavailableReason:
 def _words(said: object) -> str:
     try:
         return str(said)
-    except Exception:  # noqa: BLE001 - it is a site's, as what it says is
+    except BaseException:  # noqa: BLE001 - it is a site's, as what it says is
         return "it has no words for it"
 
 
@@ -110,5 +114,11 @@ def too_late(look: Look) -> Seen:
     )
 
 
+def not_begun(look: Look, why: str) -> Seen:
+    """A look that could not even begin."""
+    return _nothing(look, UnavailableReason.SOURCE_FAILED, why)
+
+
 def _nothing(look: Look, reason: UnavailableReason, detail: str) -> Seen:
-    return Seen(look=look, reason=reason, detail=single_line(redact_tickets(detail), MAX_DETAIL_BYTES))
+    told = _CREDENTIALS.sub("://", redact_tickets(detail))
+    return Seen(look=look, reason=reason, detail=single_line(told, MAX_DETAIL_BYTES))

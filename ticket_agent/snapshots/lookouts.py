@@ -10,7 +10,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING
 
-from ticket_agent.snapshots.looking import look_once
+from ticket_agent.snapshots.looking import look_once, not_begun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +49,13 @@ class Lookouts:
             self._orders[look.provider] = queue.SimpleQueue()
             arguments = (self._collectors[look.provider], self._orders[look.provider], self._came)
             name = f"look-{look.provider}"[:15]
-            threading.Thread(target=_work, args=arguments, name=name, daemon=True).start()
+            try:
+                threading.Thread(target=_work, args=arguments, name=name, daemon=True).start()
+            except RuntimeError as error:
+                # The system gives no thread now; there may be one at the next look.
+                del self._orders[look.provider]
+                self._came.put(not_begun(look, str(error)))
+                return
         self._orders[look.provider].put((look, context))
 
     def overdue(self, now_s: float) -> list[Look]:

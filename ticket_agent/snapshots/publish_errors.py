@@ -7,6 +7,7 @@ __all__ = [
     "CursorError",
     "CursorFullError",
     "CursorPoisonedError",
+    "DamagedCursorError",
     "NoCursorError",
     "PublishError",
     "ReceiverAheadError",
@@ -42,6 +43,12 @@ class NoCursorError(CursorError):
     code = "snapshot-no-cursor"
 
 
+class DamagedCursorError(CursorError):
+    """The cursor's bytes say nothing that can be believed."""
+
+    code = "snapshot-cursor-damaged"
+
+
 class CursorFullError(CursorError):
     """There is no room for the next reservation; its number is skipped, and a later one may succeed."""
 
@@ -73,17 +80,9 @@ class TooLateError(PublishError):
 
 
 class TransferRefusedError(PublishError):
-    """The receiver answered a step of the transfer with ``ERR``.
-
-    Attributes:
-        provider_only: other providers of the source may fare better.
-    """
+    """The receiver answered a step of the transfer with ``ERR``, or has no such node."""
 
     code = "snapshot-refused"
-
-    def __init__(self, text: str, *, provider_only: bool) -> None:
-        super().__init__(text)
-        self.provider_only = provider_only
 
 
 class UnverifiedError(PublishError):

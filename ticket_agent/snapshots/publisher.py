@@ -1,7 +1,8 @@
 """Publishing one observation: its record, its number, its transfer, and what the receiver then shows.
 
-The record's life begins with the look. What looking and reserving take is taken off its time to live, so that
-a receiver, which counts from ``begin``, never shows it longer than if it had been there at once.
+The record's life begins with the look. What looking, reserving and the beginning of the transfer take is
+taken off its time to live, so that a receiver, which counts from ``begin``, shows it no longer than if it had
+been there at once, but for a quarter of a second.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from ticket_agent.journal.text import stamp
 from ticket_agent.protocol.errors import SnapshotError
 from ticket_agent.protocol.namespace import Acked, HiveRefusedError, RefusalKind, Refused
 from ticket_agent.protocol.snapshot import (
@@ -33,18 +35,23 @@ from ticket_agent.snapshots.publish_errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ticket_agent.protocol.namespace import Namespace, Refusal
     from ticket_agent.protocol.snapshot_enrolment import SnapshotEnrolment, SnapshotPaths
     from ticket_agent.protocol.snapshot_status import SnapshotStatus
     from ticket_agent.snapshots.source_state import SourceState
 
-__all__ = ["Publication", "SnapshotPublisher"]
+__all__ = ["Publication", "SnapshotPublisher", "clock_behind"]
 
 MIN_CHUNK_CHARACTERS: Final = 120
 """Shorter pieces are not tried: a console that takes less takes no ticket either."""
-_FOR_THE_HIVE: Final = frozenset({RefusalKind.DENIED, RefusalKind.BUSY})
+SLACK_S: Final = 0.25
+"""How much longer than allowed for a transfer's beginning may take."""
+LONG_S: Final = 3600.0
+"""From here on a clock that went back is no matter of waiting."""
+BEGIN_TRIES: Final = 3
+"""How often a transfer is begun whose beginning took longer than was allowed for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +95,7 @@ class SnapshotPublisher:
         lag_s: seconds for which a gateway may show an old status, because somebody else has read it; 0 on a
             console.
         pause: waits for seconds.
+        alive: called before each command to the hive, any of which may take long.
 
     Raises:
         SnapshotError: the source is not enrolled.
@@ -103,6 +111,7 @@ class SnapshotPublisher:
         monotonic: Callable[[], float],
         lag_s: float = 0.0,
         pause: Callable[[float], None] = time.sleep,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
         self.enrolment = enrolment
         self.source_id = state.cursor.source_id
@@ -113,10 +122,17 @@ class SnapshotPublisher:
         self._monotonic = monotonic
         self._lag_s = lag_s
         self._pause = pause
+        self._alive = alive
+        self._begin_s = self._took_s = 0.0
         self._chunk_characters = CHUNK_CHARACTERS
         self._compared: set[str] = set()
         self.sent = 0
         """Characters of all appends so far."""
+
+    @property
+    def sequence(self) -> int:
+        """The last number that was reserved."""
+        return self._state.cursor.sequence
 
     def begin_look(self, provider: str) -> Look:
         """Note the beginning of a look, before anything is looked at.
@@ -127,10 +143,7 @@ class SnapshotPublisher:
         began_s, observed = self._monotonic(), self._clock()
         last = self._state.cursor.observed_unix_ms
         if not 1 <= observed <= U64_MAX or observed < last:
-            raise SourceClockError(
-                f"this host's clock is {(last - observed) / 1000:.1f} s behind the last published"
-                " observation; set it right, or wait: publishing goes on when it has caught up"
-            )
+            raise SourceClockError(clock_behind(observed, last))
         life_s = min(self.enrolment.bounds.max_ttl_ms / 1000, MAX_LOOK_S)
         return Look(
             provider=provider, observed_unix_ms=observed, began_s=began_s, deadline_s=began_s + life_s
@@ -153,6 +166,11 @@ class SnapshotPublisher:
         status = self._status(self.enrolment.require(provider, self.source_id))
         if status.sequence > self._state.cursor.sequence:
             raise _ahead(status, self._state.cursor.sequence)
+        if status.epoch is not None and status.epoch != self.enrolment.epoch:
+            raise TransferRefusedError(
+                f"{provider}: the hive is in writer epoch {status.epoch}, the manifest says"
+                f" {self.enrolment.epoch}; take the manifest that the hive was built with"
+            )
         self._compared.add(provider)
 
     def publish(self, seen: Seen) -> Publication:
@@ -217,9 +235,9 @@ class SnapshotPublisher:
             ) from error
         return draft
 
-    def _left_ms(self, look: Look, doing: str) -> int:
+    def _left_ms(self, look: Look, doing: str, *, spare_s: float = 0.0) -> int:
         gone_ms = (self._monotonic() - look.began_s) * 1000
-        left = self.enrolment.bounds.max_ttl_ms - gone_ms
+        left = self.enrolment.bounds.max_ttl_ms - gone_ms - spare_s * 1000
         if left < 1:
             raise TooLateError(
                 f"{look.provider}: {doing} took until {gone_ms / 1000:.1f} s after the look began, and a"
@@ -235,37 +253,61 @@ class SnapshotPublisher:
         Returns:
             The record as it was sent, its bytes, and the characters that were sent.
         """
-        before = self.sent
+        before, tries = self.sent, BEGIN_TRIES
         while True:
             # Each transfer begins anew for the receiver, so the life that is left is told anew as well.
-            record = replace(numbered, ttl_ms=self._left_ms(look, "coming to its transfer"))
+            left_ms = self._left_ms(look, "coming to its transfer", spare_s=self._begin_s)
+            record = replace(numbered, ttl_ms=left_ms)
             data = encode_snapshot(record, domain=self._domain, bounds=self.enrolment.bounds)
-            refused = self._send(paths, look, data)
+            lines = transfer_lines(data, chunk_characters=self._chunk_characters)
+            refused = self._begin(paths, next(lines))
+            if refused is None and self._late_begin() and tries > 1:
+                tries -= 1
+                continue
+            refused = refused or self._send(paths, look, lines)
             if refused is None:
                 return record, data, self.sent - before
             line, refusal = refused
             if not self._smaller(line, refusal):
                 raise self._explained(paths, record, line, refusal)
 
-    def _send(self, paths: SnapshotPaths, look: Look, data: bytes) -> tuple[str, Refusal] | None:
-        """Send all lines in one session; None, or the line that was refused and how."""
-        session: int | None = None
-        for line in transfer_lines(data, chunk_characters=self._chunk_characters):
-            if session is not None:
-                self._left_ms(look, "sending")
-            self.sent += len(line)
-            answer = self._namespace.append(paths.ctl, line, session=session)
-            if isinstance(answer, Refused):
-                return line, answer.refusal
-            if not isinstance(answer, Acked):
-                if line == "end":
-                    # Only the status tells; it is looked at in any case.
-                    return None
-                raise UnverifiedError(
-                    f"{look.provider}: the answer to a step of the transfer was lost ({answer.why}); the"
-                    " record was not completed"
-                )
-            session = self._namespace.session
+    def _begin(self, paths: SnapshotPaths, line: str) -> tuple[str, Refusal] | None:
+        """Begin the transfer and note how long that took; None, or how it was refused."""
+        begun_s = self._monotonic()
+        refused = self._append(paths, line, None)
+        self._took_s = self._monotonic() - begun_s
+        return refused
+
+    def _late_begin(self) -> bool:
+        """Whether the receiver may have begun to count later than the record allows for.
+
+        The next one allows for what this one took, and a half more; a quick one makes it forget that.
+        """
+        allowed_s, self._begin_s = self._begin_s, 0.0 if self._took_s <= SLACK_S else self._took_s * 1.5
+        return self._took_s > allowed_s + SLACK_S
+
+    def _send(self, paths: SnapshotPaths, look: Look, lines: Iterator[str]) -> tuple[str, Refusal] | None:
+        """Send the lines after the first in its session; None, or the line that was refused and how."""
+        session = self._namespace.session
+        for line in lines:
+            self._left_ms(look, "sending")
+            refused = self._append(paths, line, session)
+            if refused is not None:
+                return refused
+        return None
+
+    def _append(self, paths: SnapshotPaths, line: str, session: int | None) -> tuple[str, Refusal] | None:
+        self._alive()
+        self.sent += len(line)
+        answer = self._namespace.append(paths.ctl, line, session=session)
+        if isinstance(answer, Refused):
+            return line, answer.refusal
+        # What became of the end, the status tells, and that is looked at in any case.
+        if not isinstance(answer, Acked) and line != "end":
+            raise UnverifiedError(
+                f"the answer to a step of the transfer to {paths.ctl} was lost ({answer.why}); the record was"
+                " not completed, the next look publishes again"
+            )
         return None
 
     def _smaller(self, line: str, refusal: Refusal) -> bool:
@@ -281,24 +323,27 @@ class SnapshotPublisher:
     ) -> TransferRefusedError | ReceiverAheadError:
         step = line.partition(" ")[0].partition(":")[0]
         text = f"{record.provider}: the receiver refused {step} ({refusal.text})"
-        if refusal.kind in _FOR_THE_HIVE:
+        if refusal.kind in {RefusalKind.DENIED, RefusalKind.BUSY}:
             return TransferRefusedError(
-                f"{text}; look at /proc/lifecycle/state and at the role of this session", provider_only=False
+                f"{text}; look at /proc/lifecycle/state, and at what this session's role and ticket may write"
             )
         if refusal.kind is RefusalKind.INVALID_PATH:
             return TransferRefusedError(
                 f"{text}; the hive does not enrol {record.provider} for {record.source_id}: compare its"
-                " manifest with this one",
-                provider_only=True,
+                " manifest with this one"
             )
         if step == "end":
             status = self._status(paths)
-            if status.sequence >= record.sequence:
+            if status.sequence > record.sequence or self._foreign(status, record):
                 return _ahead(status, record.sequence)
         return TransferRefusedError(
-            f"{text}; compare the hive's manifest (bounds, writer epoch) with this one, and its clock",
-            provider_only=True,
+            f"{text}; compare the hive's manifest (bounds, writer epoch) with this one, and its clock"
         )
+
+    @staticmethod
+    def _foreign(status: SnapshotStatus, record: HostSnapshot) -> bool:
+        """Whether the receiver shows another record under the number of this one, which it refused."""
+        return status.sequence == record.sequence and status.visible
 
     def _verify(self, paths: SnapshotPaths, record: HostSnapshot, sha256: str) -> None:
         status = self._status(paths)
@@ -308,6 +353,12 @@ class SnapshotPublisher:
             status = self._status(paths)
         if (status.sequence, status.sha256) == (record.sequence, sha256):
             return
+        if status.sequence == record.sequence and status.reason is not None:
+            raise TooLateError(
+                f"{record.provider}: the receiver took sequence {record.sequence}, and it has lapsed already"
+                f" ({status.reason}); was this host, or the way to the hive, asleep? The next look publishes"
+                " again"
+            )
         if status.sequence >= record.sequence:
             raise _ahead(status, record.sequence)
         raise UnverifiedError(
@@ -317,6 +368,7 @@ class SnapshotPublisher:
         )
 
     def _status(self, paths: SnapshotPaths) -> SnapshotStatus:
+        self._alive()
         try:
             lines = self._namespace.read(paths.status)
         except HiveRefusedError as error:
@@ -324,8 +376,7 @@ class SnapshotPublisher:
                 raise
             raise TransferRefusedError(
                 f"the hive has no {paths.status}: it does not enrol this pair, or takes no snapshots; compare"
-                " its manifest with this one",
-                provider_only=True,
+                " its manifest with this one"
             ) from error
         if len(lines) != 1:
             raise UnverifiedError(f"{paths.status} shows {len(lines)} lines, not one; this is no receiver")
@@ -333,6 +384,19 @@ class SnapshotPublisher:
             return parse_status(lines[0])
         except SnapshotError as error:
             raise UnverifiedError(f"{paths.status} cannot be read: {error}") from error
+
+
+def clock_behind(now_ms: int, last_ms: int) -> str:
+    """What to say when the wall clock stands before the last published observation; Unix milliseconds."""
+    behind_s = (last_ms - now_ms) / 1000
+    text = f"this host's clock is {behind_s:.1f} s behind the last published observation ({stamp(last_ms)})"
+    if behind_s < LONG_S:
+        return f"{text}; set it right, or wait: publishing goes on when it has caught up"
+    return (
+        f"{text}. Set it right; if it is right, then it was wrong when that was published, and this source"
+        " can go on only in a new epoch: raise authority.writer_epoch in the manifest, and restart the hive"
+        " with it"
+    )
 
 
 def _ahead(status: SnapshotStatus, mine: int) -> ReceiverAheadError:

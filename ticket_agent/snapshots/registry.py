@@ -98,7 +98,8 @@ def collector_for(provider: str) -> Found:
             UnavailableReason.SOURCE_FAILED,
         )
     if points:
-        return Found(provider=provider, origin=points[0].value, collect=_Late(points[0].value))
+        target = f"{points[0].module}:{points[0].attr}"
+        return Found(provider=provider, origin=target, collect=_Late(target))
     return _unusable(
         provider,
         f"no collector for {provider} is installed; a package can add one (entry point group {GROUP})",

@@ -124,10 +124,13 @@ def look_at_source(root_fd: int, *, source_id: str, epoch: int) -> tuple[Cursor,
             return None
         lock_fd = _open_lock(dir_fd, name)
         try:
+            require_own(lock_fd, f"{name}/{LOCK}")
             held = is_locked(lock_fd)
         finally:
             os.close(lock_fd)
         return read_cursor(RealFs(), dir_fd, source_id=source_id, epoch=epoch), held
+    except OSError as error:
+        raise CursorError(f"{name} in the state directory cannot be used: {words_of(error)}") from error
     finally:
         os.close(dir_fd)
 

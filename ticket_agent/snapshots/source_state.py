@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
@@ -12,6 +13,7 @@ from ticket_agent.snapshots.publish_errors import (
     CursorError,
     CursorFullError,
     CursorPoisonedError,
+    DamagedCursorError,
     NoCursorError,
 )
 from ticket_agent.snapshots.source_place import (
@@ -139,8 +141,16 @@ class SourceState:
 def _read(fs: Fs, dir_fd: int, fresh: Cursor, *, adopted: bool) -> Cursor:
     try:
         return read_cursor(fs, dir_fd, source_id=fresh.source_id, epoch=fresh.epoch)
-    except NoCursorError:
+    except (NoCursorError, DamagedCursorError) as error:
         if not adopted:
             raise
+        if isinstance(error, DamagedCursorError):
+            _keep_aside(fs, dir_fd)
         # Written at once, with the operator's number.
         return replace(fresh, sequence=0)
+
+
+def _keep_aside(fs: Fs, dir_fd: int) -> None:
+    taken = set(fs.list(dir_fd))
+    kept = next(name for number in itertools.count() if (name := f"{CURSOR}.damaged-{number}") not in taken)
+    fs.rename(dir_fd, CURSOR, kept)

@@ -2,18 +2,19 @@
 
 Looks run beside each other; records are published one at a time, by this loop alone. A provider that fails,
 hangs or is refused is put off for itself. Only what concerns all of them stops all of them for a while: a
-hive that cannot be reached, a lifecycle that takes nothing, a clock that went back.
+hive that cannot be reached, a full disk, a clock that went back.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ticket_agent.protocol.collecting import CollectContext, Deadline
 from ticket_agent.protocol.namespace import HiveError, HiveRefusedError
+from ticket_agent.protocol.snapshot import UnavailableReason
 from ticket_agent.snapshots.looking import too_late
 from ticket_agent.snapshots.publish_errors import (
     CursorError,
@@ -143,12 +144,15 @@ class Watch:
         self._compare()
         self._begin_due()
         for seen in self._looking.wait(self._pause_s(most_s)):
-            self._publish(seen)
+            if seen.reason is UnavailableReason.TIMED_OUT:
+                # Where a record lives no longer than a look may last, this one's life is over.
+                self._withdraw(seen)
+            else:
+                self._publish(seen)
         now = self._monotonic()
         for look in self._looking.overdue(now):
             self._told_stuck_s[look.provider] = now
-            # What the receiver shows lives on until it lapses, so the withdrawal has a look of its own.
-            self._withdraw(look.provider)
+            self._withdraw(too_late(look))
 
     def _compare(self) -> None:
         """Once, before the first look; what goes wrong is told when a provider is published."""
@@ -189,13 +193,16 @@ class Watch:
         now = self._monotonic()
         if told is None or now < told + STUCK_AGAIN_S:
             return
-        self._told_stuck_s[provider] = now
-        self._withdraw(provider)
-
-    def _withdraw(self, provider: str) -> None:
-        look = self._look(provider)
+        look = self._looking.stuck().get(provider)
         if look is not None:
-            self._publish(too_late(look))
+            self._told_stuck_s[provider] = now
+            self._withdraw(too_late(look))
+
+    def _withdraw(self, seen: Seen) -> None:
+        """Publish that a look came to nothing, as of now: it began longer ago than a record may live."""
+        look = self._look(seen.look.provider)
+        if look is not None:
+            self._publish(replace(seen, look=look))
 
     def _pause_s(self, most_s: float) -> float:
         now = self._monotonic()
@@ -220,11 +227,8 @@ class Watch:
             return
         try:
             publication = self._publisher.publish(seen)
-        except (CursorFullError, TransferRefusedError) as error:
-            if isinstance(error, TransferRefusedError) and error.provider_only:
-                self._put_off(provider, error)
-            else:
-                self._hold(error, provider)
+        except CursorFullError as error:
+            self._hold(error, provider)
         except (CursorError, ReceiverAheadError):
             raise
         except (PublishError, HiveRefusedError) as error:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import select
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -49,6 +51,52 @@ def gone(pid: int) -> bool:
 
 def test_what_a_program_prints_is_returned() -> None:
     assert shell("printf 'one\\ntwo'") == b"one\ntwo"
+
+
+LAUNCHES = """
+import sys, threading, time
+from ticket_agent.protocol.collecting import Deadline
+from ticket_agent.snapshots.collectors.command import run
+
+def collect():
+    deadline = Deadline.after(99, time.monotonic)
+    run(["/bin/sh", "-c", "echo $$ > pid; exec sleep 997"], deadline=deadline, remedy="")
+
+threading.Thread(target=collect, daemon=True).start()
+"""
+
+
+def test_no_program_outlives_the_process(tmp_path: Path) -> None:
+    """A collector's thread ends with its process, without a word."""
+    script = LAUNCHES.replace("echo $$ > pid", f"echo $$ > {tmp_path}/pid; echo > {tmp_path}/fifo")
+    os.mkfifo(tmp_path / "fifo")
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{script}\nsys.stdin.readline()"], stdin=subprocess.PIPE
+    )
+    with (tmp_path / "fifo").open() as fifo:
+        fifo.read()
+    process.communicate(b"end\n")
+    assert process.returncode == 0
+    (pid,) = written_pids(tmp_path / "pid")
+    assert gone(pid)
+
+
+def test_ignored_ends_of_children_are_explained() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with pytest.raises(CollectError, match="ignores SIGCHLD"):
+            shell("exec sleep 0.05")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_the_command_line_hears_of_its_children_whoever_starts_it() -> None:
+    command = "trap '' CHLD; exec \"$0\" -m ticket_agent snapshots discover network --json"
+    done = subprocess.run(
+        [SHELL, "-c", command, sys.executable], capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert "CHLD" not in done.stdout
+    assert "Errno 10" not in done.stdout
 
 
 def test_nothing_printed_is_nothing() -> None:

@@ -457,9 +457,12 @@ class TestOverTls:
             return []
 
         monkeypatch.setattr(socket, "getaddrinfo", hang)
-        error = observed(context(settings(authority, 1, host="api.example"), seconds=SHORT_S))
+        given = settings(authority, 1, host="hanging.example")
+        for _ in range(3):
+            assert observed(context(given, seconds=SHORT_S)).reason is UnavailableReason.TIMED_OUT
+        asking = [thread for thread in threading.enumerate() if thread.name == "resolve"]
         over.set()
-        assert error.reason is UnavailableReason.TIMED_OUT
+        assert len(asking) == 1, "one resolver is asked at a time"
 
     @pytest.mark.skipif(sys.platform != "linux", reason="a full backlog refuses elsewhere")
     def test_an_address_that_is_silent_leaves_time_for_the_next(

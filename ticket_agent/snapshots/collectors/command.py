@@ -7,6 +7,7 @@ outlives the call, but cannot hold it up.
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import signal
@@ -32,6 +33,8 @@ _FIRST_NAP_S = 0.0005
 _LONGEST_NAP_S = 0.02
 _REAP_S = 1.0
 """How long a killed program is waited for. One that hangs in the kernel is reaped when it ends."""
+_RUNNING: set[subprocess.Popen[bytes]] = set()
+"""Collectors run in threads that end with the process, without a word; their programs must not outlive it."""
 
 
 class CommandMissingError(CollectError):
@@ -68,6 +71,7 @@ def run(
         raise ValueError(f"{arguments[0]} must be an absolute path")
     deadline.left_s()
     process = _started(arguments, remedy)
+    _RUNNING.add(process)
     try:
         output = _read(process, arguments, deadline, max_bytes)
         _await_end(process, deadline)
@@ -117,12 +121,19 @@ def _read(
 def _await_end(process: subprocess.Popen[bytes], deadline: Deadline) -> None:
     """Wait for the program to end without reaping it, so that its group can still be killed by number."""
     nap_s = _FIRST_NAP_S
-    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-        time.sleep(min(nap_s, deadline.left_s()))
-        nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+    try:
+        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            time.sleep(min(nap_s, deadline.left_s()))
+            nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+    except ChildProcessError:
+        raise CollectError(
+            "nobody can tell how a program ended, because this process ignores SIGCHLD; start it without"
+            " `trap '' CHLD`"
+        ) from None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
+    _RUNNING.discard(process)
     # The group's number is the program's own, and taken until the program is reaped.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -130,6 +141,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.stdout.close()
     with suppress(subprocess.TimeoutExpired):
         process.wait(_REAP_S)
+
+
+@atexit.register
+def _end_all() -> None:
+    for process in list(_RUNNING):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _ending(status: int) -> str:

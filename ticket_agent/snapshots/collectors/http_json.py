@@ -32,6 +32,8 @@ MAX_HEAD: Final = 32 * 1024
 MAX_INTERIM: Final = 8
 """Most interim (1xx) answers before the one that counts."""
 CHUNK: Final = 64 * 1024
+_RESOLVERS: dict[str, threading.Thread] = {}
+"""The last one for each host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +158,12 @@ def _addresses(host: str, port: int, deadline: Deadline) -> list[Any]:
         except UnicodeError:
             answers.put(OSError(f"{host[:64]} is no host name"))
 
-    # A resolver takes no deadline, so nobody waits for it any longer than that.
-    threading.Thread(target=ask, name="resolve", daemon=True).start()
+    # A resolver takes no deadline, so nobody waits for it any longer than that; nor for two at a time.
+    before = _RESOLVERS.get(host)
+    if before is not None and before.is_alive():
+        raise TimeoutError
+    _RESOLVERS[host] = threading.Thread(target=ask, name="resolve", daemon=True)
+    _RESOLVERS[host].start()
     try:
         answer = answers.get(timeout=deadline.left_s())
     except queue.Empty:
