@@ -93,9 +93,8 @@ def test_after_and_beside_a_publisher(lab: Lab) -> None:
         ["sequence 1, available", "sequence 2, unavailable"],
         ["sequence 1, unavailable", "sequence 2, available"],
     )
-    with lab.watch("--interval", "rack=15000", "--interval", "changes=15000") as publisher:
-        lab.until_taken("changes", 1)
-        publisher.event("snapshot-published", provider="changes")
+    with lab.watch("--interval", "rack=15000", "--interval", "changes=15000"):
+        lab.until_each(2, "rack", "changes")
         beside = looked(lab, "--offline")
         assert beside["owner"] == ("ok", "a publisher runs for this source from this directory")
     assert not {name for name in beside if name.startswith(("hive", "receiver"))}

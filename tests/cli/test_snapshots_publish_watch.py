@@ -147,7 +147,7 @@ def test_a_look_that_hangs_is_withdrawn_and_holds_up_nobody(operator: Operator) 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_stops_at_once_while_nothing_is_due(lab: Lab, number: int) -> None:
     with lab.watch("--interval", "rack=15000", "--interval", "changes=15000") as publisher:
-        lab.until_taken("rack", 1)
+        lab.until_each(1, "rack")
         began = time.monotonic()
         assert publisher.stop(number) == Exit.OK
         assert time.monotonic() - began < QUICKLY_S
@@ -215,7 +215,7 @@ def test_it_is_scraped_and_leaves_its_last_numbers(lab: Lab) -> None:
     options = ["--metrics-listen", "127.0.0.1:0", "--metrics-textfile", "agent.prom"]
     with lab.watch("--interval", "rack=15000", "--interval", "changes=15000", *options) as publisher:
         url = _url(publisher)
-        lab.until_taken("rack", 1)
+        lab.until_each(1, "rack", "changes")
         found = _until(url, "sequence", 2)
         assert found("published_total", provider="rack", reason="available") == 1
         assert found("published_total", provider="changes", reason="not_enabled") == 1

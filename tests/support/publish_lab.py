@@ -191,6 +191,13 @@ class Lab:
             wanted = self._count(provider) + more
             assert self._more.wait_for(lambda: self._count(provider) >= wanted, PATIENCE_S), self.taken
 
+    def until_each(self, count: int, *providers: str) -> None:
+        """Wait until the hive has taken ``count`` records of each of these providers in all."""
+        with self._more:
+            assert self._more.wait_for(
+                lambda: all(self._count(provider) >= count for provider in providers), PATIENCE_S
+            ), self.taken
+
     def _count(self, provider: str) -> int:
         return sum(name == provider for _, name in self.taken)
 
