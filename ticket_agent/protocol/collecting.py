@@ -3,6 +3,9 @@
 A collector is a function: it takes a :class:`CollectContext`, looks, and returns entries. It is called anew
 for each observation, in a thread of its own, and has to be done by the deadline; what comes later is thrown
 away. It raises :class:`CollectError` for what it can explain; every other exception means ``source_failed``.
+
+It shares the process with the publisher: it writes nothing to standard output, changes neither the directory
+nor signals, and leaves no forked child behind, which would go on holding the source's lock.
 """
 
 from __future__ import annotations
