@@ -240,14 +240,20 @@ def test_a_slow_beginning_does_not_make_a_record_live_longer(takes_s: float, con
         assert console.status().sequence == found.sequence
 
 
-def test_a_beginning_that_is_always_slower_is_not_tried_for_ever(console: Bench) -> None:
+@pytest.mark.parametrize(("step_s", "words"), [(8.0, "coming to its transfer"), (0.0, "longer each time")])
+def test_a_beginning_that_is_always_slower_is_not_tried_for_ever(
+    step_s: float, words: str, console: Bench
+) -> None:
     def slower(line: str) -> None:
         if line.startswith("begin"):
-            console.clocks.advance(8.0 * len(console.namespace.lines))
+            count = len(console.namespace.lines)
+            console.clocks.advance(step_s * count if step_s else 0.3 * 3.0**count)
 
     console.namespace.before = slower
-    with pytest.raises(TooLateError):
+    with pytest.raises(TooLateError, match=words):
         console.publisher.publish(console.seen(a=1))
+    assert all(line.startswith("begin") for line in console.namespace.lines)
+    assert len(console.namespace.lines) <= 3
 
 
 def test_a_sign_of_life_comes_before_each_command(tmp_path: Path) -> None:

@@ -261,9 +261,14 @@ class SnapshotPublisher:
             data = encode_snapshot(record, domain=self._domain, bounds=self.enrolment.bounds)
             lines = transfer_lines(data, chunk_characters=self._chunk_characters)
             refused = self._begin(paths, next(lines))
-            if refused is None and self._late_begin() and tries > 1:
+            if refused is None and self._late_begin():
                 tries -= 1
-                continue
+                if tries > 0:
+                    continue
+                raise TooLateError(
+                    f"{look.provider}: the hive took {self._took_s:.1f} s for the beginning of the transfer,"
+                    " longer each time; the record was not sent, it would have been shown for too long"
+                )
             refused = refused or self._send(paths, look, lines)
             if refused is None:
                 return record, data, self.sent - before
