@@ -18,7 +18,7 @@ from rest_support import LINE, PATH, TOKEN, ScriptedGateway, echoed, gives, http
 
 from ticket_agent.hive.rest.answers import Judge, Throttled, Verb
 from ticket_agent.hive.rest.sessions import read_evidence
-from ticket_agent.hive.rest.wire import MAX_BODY, Exchange, Reply, WireError
+from ticket_agent.protocol.http_exchange import MAX_BODY, Exchange, Reply, WireError
 from ticket_agent.protocol.namespace import Acked, HiveError, Refused, Unknown
 
 if TYPE_CHECKING:

@@ -227,7 +227,7 @@ class TestOnASocket:
             (b"SSH-2.0-OpenSSH\r\n", "did not answer in HTTP"),
             (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 40_000, "did not answer in HTTP"),
             (b"", "not completely"),
-            (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 9 + http(200, INFO), "complete answer"),
+            (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 9 + http(200, INFO), "interim answers"),
         ],
     )
     def test_an_answer_that_cannot_be_used_fails_the_source(

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from ticket_agent.hive.console.acks import parse_ack, printable, refusal_of, speaks_older_bounds
-from ticket_agent.hive.rest.wire import MAX_BODY
 from ticket_agent.protocol.errors import ProtocolError
+from ticket_agent.protocol.http_exchange import MAX_BODY
 from ticket_agent.protocol.json_strict import parse_object
 from ticket_agent.protocol.namespace import (
     Acked,
@@ -28,7 +28,7 @@ from ticket_agent.protocol.namespace import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ticket_agent.hive.rest.wire import Reply
+    from ticket_agent.protocol.http_exchange import Reply
 
 __all__ = ["MEANINGS", "Judge", "Meaning", "Throttled", "Verb", "meaning_of", "retry_after"]
 

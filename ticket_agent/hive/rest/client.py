@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ticket_agent.hive.rest.wire import Reply
+    from ticket_agent.protocol.http_exchange import Reply
 
 __all__ = ["RestConfig", "RestNamespace"]
 

@@ -8,14 +8,14 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ticket_agent.hive.rest.wire import Exchange, WireError
+from ticket_agent.protocol.http_exchange import Exchange, WireError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from ticket_agent.hive.rest.origin import Origin
-    from ticket_agent.hive.rest.wire import Reply
+    from ticket_agent.protocol.http_exchange import Reply
 
 __all__ = ["Connection", "LostError"]
 

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Peer", "connect_tls", "connect_unix", "get", "json_object"]
 
 OK: Final = 200
-MAX_HEAD: Final = 32 * 1024
-"""Most bytes of the answer's head, or of one chunk's."""
-MAX_INTERIM: Final = 8
-"""Most interim (1xx) answers before the one that counts."""
 CHUNK: Final = 64 * 1024
 _RESOLVERS: dict[str, threading.Thread] = {}
 """The last one for each host."""
@@ -174,36 +170,27 @@ def _addresses(host: str, port: int, deadline: Deadline) -> list[Any]:
 
 
 def _exchange(sock: socket.socket, peer: Peer, target: str, deadline: Deadline, max_body: int) -> Answer:
-    import h11  # noqa: PLC0415 - start-up time
+    from ticket_agent.protocol.http_exchange import (  # noqa: PLC0415 - start-up time
+        BrokenHttpError,
+        Exchange,
+        WireError,
+    )
 
-    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
+    exchange = Exchange(max_body=max_body)
     headers = [("Host", peer.host), ("Accept", "application/json"), ("Connection", "close"), *peer.headers]
-    request = h11.Request(method="GET", target=target, headers=headers)
-    _send(sock, (http.send(request) or b"") + (http.send(h11.EndOfMessage()) or b""), deadline)
-    body = bytearray()
-    interim = 0
+    _send(sock, exchange.request("GET", target, headers), deadline)
     try:
         while True:
-            event = http.next_event()
-            if event is h11.NEED_DATA:
-                sock.settimeout(deadline.left_s())
-                http.receive_data(sock.recv(CHUNK))
-            elif isinstance(event, h11.Response):
-                if event.status_code != OK:
-                    return Answer(status=event.status_code, body=b"")
-                _check_head(event, peer, max_body)
-            elif isinstance(event, h11.Data):
-                body += event.data
-                if len(body) > max_body:
-                    raise _too_long(peer, max_body)
-            elif isinstance(event, h11.InformationalResponse) and interim < MAX_INTERIM:
-                interim += 1
-            elif isinstance(event, h11.EndOfMessage):
-                return Answer(status=OK, body=bytes(body))
-            else:
-                raise CollectError(f"{peer.name} gave no complete answer")
-    except h11.RemoteProtocolError:
+            sock.settimeout(deadline.left_s())
+            reply = exchange.receive(sock.recv(CHUNK))
+            if exchange.status not in {None, OK}:
+                return Answer(status=exchange.status or 0, body=b"")
+            if reply is not None:
+                return Answer(status=OK, body=reply.body)
+    except BrokenHttpError:
         raise CollectError(f"{peer.name} did not answer in HTTP, or not completely") from None
+    except WireError as error:
+        raise CollectError(f"{peer.name} {error}") from None
 
 
 def _send(sock: socket.socket, data: bytes, deadline: Deadline) -> None:
@@ -211,18 +198,6 @@ def _send(sock: socket.socket, data: bytes, deadline: Deadline) -> None:
     while rest:
         sock.settimeout(deadline.left_s())
         rest = rest[sock.send(rest) :]
-
-
-def _check_head(head: Any, peer: Peer, max_body: int) -> None:
-    for name, value in head.headers:
-        if name == b"content-encoding" and value.lower() != b"identity":
-            raise CollectError(f"{peer.name} sent an encoded body that was not asked for")
-        if name == b"content-length" and int(value) > max_body:
-            raise _too_long(peer, max_body)
-
-
-def _too_long(peer: Peer, max_body: int) -> CollectError:
-    return CollectError(f"{peer.name} answers with more than {max_body} bytes")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""HTTP/1.1 of one connection, without I/O: requests to bytes, bytes to whole answers, everything bounded."""
+"""HTTP/1.1 of a client's connection, without I/O: requests to bytes, bytes to whole answers, all bounded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import h11
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["MAX_BODY", "Exchange", "Reply", "WireError"]
+__all__ = ["MAX_BODY", "BrokenHttpError", "Exchange", "Reply", "WireError"]
 
 MAX_BODY: Final = 1024 * 1024
 """Longest body in bytes. The largest answer, 64 frames, stays far below it even when all is escaped."""
@@ -23,9 +23,16 @@ MAX_INTERIM: Final = 8
 
 
 class WireError(Exception):
-    """The peer's bytes are no answer that could be used; the text completes "the gateway …"."""
+    """The peer's bytes are no answer that could be used; the text completes "the gateway …".
+
+    Only the text of a :class:`BrokenHttpError` may repeat what the peer sent.
+    """
 
     code = "rest-wire"
+
+
+class BrokenHttpError(WireError):
+    """They are not HTTP, or not a complete answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,12 @@ class Exchange:
                     return self._complete()
                 self._take(event)
         except h11.RemoteProtocolError as error:
-            raise WireError(f"broke HTTP: {error}") from None
+            raise BrokenHttpError(f"broke HTTP: {error}") from None
+
+    @property
+    def status(self) -> int | None:
+        """HTTP status of the answer whose body is awaited; None before its head is there."""
+        return None if self._head is None else int(self._head.status_code)
 
     @property
     def reusable(self) -> bool:
