@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import gc
 import io
+import itertools
 import json
+import operator
 import os
 import threading
 import time
@@ -118,10 +120,19 @@ class Sample:
     """Live objects of the agent's own types, without those of the hive."""
 
 
+def _kinds() -> list[type]:
+    """The type of every object that there is.
+
+    In one call into C, during which no other thread runs: where somebody else holds a tuple while a thread is
+    still filling it, the interpreter ends its making with a SystemError.
+    """
+    everything = itertools.chain.from_iterable(map(operator.call, [gc.get_objects]))
+    return list(map(type, everything))
+
+
 def sample(hour: float) -> Sample:
     gc.collect()
-    kinds = (type(one) for one in gc.get_objects())
-    objects = sum(kind.__module__.startswith(OURS) and kind.__name__ != REMEMBERED for kind in kinds)
+    objects = sum(kind.__module__.startswith(OURS) and kind.__name__ != REMEMBERED for kind in _kinds())
     rss = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return Sample(
         hour, rss // 1024, sum(1 for _ in Path("/proc/self/fd").iterdir()), threading.active_count(), objects
