@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ticket_agent.journal.text import stamp
 from ticket_agent.protocol.errors import SnapshotError
-from ticket_agent.protocol.namespace import Acked, HiveRefusedError, RefusalKind, Refused
+from ticket_agent.protocol.namespace import HiveRefusedError, RefusalKind
 from ticket_agent.protocol.snapshot import (
     HostSnapshot,
     UnavailableReason,
@@ -22,7 +22,6 @@ from ticket_agent.protocol.snapshot import (
     with_entries,
 )
 from ticket_agent.protocol.snapshot_status import parse_status
-from ticket_agent.protocol.snapshot_transfer import CHUNK_CHARACTERS, transfer_lines
 from ticket_agent.protocol.tokens import U64_MAX
 from ticket_agent.snapshots.looking import MAX_LOOK_S, Look, Seen
 from ticket_agent.snapshots.publish_errors import (
@@ -33,9 +32,10 @@ from ticket_agent.snapshots.publish_errors import (
     TransferRefusedError,
     UnverifiedError,
 )
+from ticket_agent.snapshots.upload import BeginTooSlowError, StepRefusedError, Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ticket_agent.protocol.namespace import Namespace, Refusal
     from ticket_agent.protocol.snapshot_enrolment import SnapshotEnrolment, SnapshotPaths
@@ -44,14 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Publication", "SnapshotPublisher", "clock_behind"]
 
-MIN_CHUNK_CHARACTERS: Final = 120
-"""Shorter pieces are not tried: a console that takes less takes no ticket either."""
-SLACK_S: Final = 0.25
-"""How much longer than allowed for a transfer's beginning may take."""
 LONG_S: Final = 3600.0
 """From here on a clock that went back is no matter of waiting."""
-BEGIN_TRIES: Final = 3
-"""How often a transfer is begun whose beginning took longer than was allowed for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +117,13 @@ class SnapshotPublisher:
         self._lag_s = lag_s
         self._pause = pause
         self._alive = alive
-        self._begin_s = self._took_s = 0.0
-        self._chunk_characters = CHUNK_CHARACTERS
+        self._upload = Upload(namespace, monotonic=monotonic, alive=alive)
         self._compared: set[str] = set()
-        self.sent = 0
+
+    @property
+    def sent(self) -> int:
         """Characters of all appends so far."""
+        return self._upload.sent
 
     @property
     def sequence(self) -> int:
@@ -248,80 +244,29 @@ class SnapshotPublisher:
     def _transfer(
         self, paths: SnapshotPaths, look: Look, numbered: HostSnapshot
     ) -> tuple[HostSnapshot, bytes, int]:
-        """Send the record, in smaller pieces if the console takes no larger ones.
+        """Send the record.
 
         Returns:
             The record as it was sent, its bytes, and the characters that were sent.
         """
-        before, tries = self.sent, BEGIN_TRIES
-        while True:
-            # Each transfer begins anew for the receiver, so the life that is left is told anew as well.
-            left_ms = self._left_ms(look, "coming to its transfer", spare_s=self._begin_s)
+        record = numbered
+
+        def encoded(spare_s: float) -> bytes:
+            nonlocal record
+            left_ms = self._left_ms(look, "coming to its transfer", spare_s=spare_s)
             record = replace(numbered, ttl_ms=left_ms)
-            data = encode_snapshot(record, domain=self._domain, bounds=self.enrolment.bounds)
-            lines = transfer_lines(data, chunk_characters=self._chunk_characters)
-            refused = self._begin(paths, next(lines))
-            if refused is None and self._late_begin():
-                tries -= 1
-                if tries > 0:
-                    continue
-                raise TooLateError(
-                    f"{look.provider}: the hive took {self._took_s:.1f} s for the beginning of the transfer,"
-                    " longer each time; the record was not sent, it would have been shown for too long"
-                )
-            refused = refused or self._send(paths, look, lines)
-            if refused is None:
-                return record, data, self.sent - before
-            line, refusal = refused
-            if not self._smaller(line, refusal):
-                raise self._explained(paths, record, line, refusal)
+            return encode_snapshot(record, domain=self._domain, bounds=self.enrolment.bounds)
 
-    def _begin(self, paths: SnapshotPaths, line: str) -> tuple[str, Refusal] | None:
-        """Begin the transfer and note how long that took; None, or how it was refused."""
-        begun_s = self._monotonic()
-        refused = self._append(paths, line, None)
-        self._took_s = self._monotonic() - begun_s
-        return refused
-
-    def _late_begin(self) -> bool:
-        """Whether the receiver may have begun to count later than the record allows for.
-
-        The next one allows for what this one took, and a half more; a quick one makes it forget that.
-        """
-        allowed_s, self._begin_s = self._begin_s, 0.0 if self._took_s <= SLACK_S else self._took_s * 1.5
-        return self._took_s > allowed_s + SLACK_S
-
-    def _send(self, paths: SnapshotPaths, look: Look, lines: Iterator[str]) -> tuple[str, Refusal] | None:
-        """Send the lines after the first in its session; None, or the line that was refused and how."""
-        session = self._namespace.session
-        for line in lines:
-            self._left_ms(look, "sending")
-            refused = self._append(paths, line, session)
-            if refused is not None:
-                return refused
-        return None
-
-    def _append(self, paths: SnapshotPaths, line: str, session: int | None) -> tuple[str, Refusal] | None:
-        self._alive()
-        self.sent += len(line)
-        answer = self._namespace.append(paths.ctl, line, session=session)
-        if isinstance(answer, Refused):
-            return line, answer.refusal
-        # What became of the end, the status tells, and that is looked at in any case.
-        if not isinstance(answer, Acked) and line != "end":
-            raise UnverifiedError(
-                f"the answer to a step of the transfer to {paths.ctl} was lost ({answer.why}); the record was"
-                " not completed, the next look publishes again"
-            )
-        return None
-
-    def _smaller(self, line: str, refusal: Refusal) -> bool:
-        if not line.startswith("b64:") or refusal.kind not in {RefusalKind.LIMIT, RefusalKind.GRAMMAR}:
-            return False
-        if self._chunk_characters // 2 < MIN_CHUNK_CHARACTERS:
-            return False
-        self._chunk_characters //= 2
-        return True
+        before = self.sent
+        try:
+            data = self._upload.send(paths.ctl, encoded, lambda: self._left_ms(look, "sending"))
+        except StepRefusedError as error:
+            raise self._explained(paths, record, error.line, error.refusal) from None
+        except BeginTooSlowError as error:
+            raise TooLateError(
+                f"{look.provider}: {error}; the record was not sent, it would have been shown for too long"
+            ) from None
+        return record, data, self.sent - before
 
     def _explained(
         self, paths: SnapshotPaths, record: HostSnapshot, line: str, refusal: Refusal
