@@ -1,4 +1,4 @@
-"""Sending one record to a receiver's ``ctl`` node: in time, in one session, in pieces that the console takes."""
+"""Sending one record to a receiver's ``ctl`` node: in time, in one session, in pieces that it takes."""
 
 from __future__ import annotations
 
