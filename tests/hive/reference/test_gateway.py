@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -34,10 +35,10 @@ def ask(
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     fields = AUTH if headers is None else headers
-    connection.request(method, target, data, fields | (JSON if data is not None else {}))
-    answer = connection.getresponse()
-    raw = answer.read()
-    connection.close()
+    with closing(connection):
+        connection.request(method, target, data, fields | (JSON if data is not None else {}))
+        answer = connection.getresponse()
+        raw = answer.read()
     parsed = json.loads(raw) if raw[:1] == b"{" else raw
     return answer.status, parsed, {name.lower(): value for name, value in answer.getheaders()}
 

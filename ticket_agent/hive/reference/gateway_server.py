@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
@@ -26,6 +27,9 @@ _MAX_REQUEST: Final = 2 * 1024 * 1024
 _IDLE_S: Final = 60.0
 _POLL_S: Final = 0.02
 _CHUNK: Final = b"\0" * 65536
+_DRAIN_BYTES: Final = 8 * 1024 * 1024
+_DRAIN_PIECE: Final = 65536
+_DRAIN_S: Final = 2.0
 
 
 class GatewayServer:
@@ -178,6 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not (size.isascii() and size.isdigit()) or int(size[:12]) > _MAX_REQUEST:
             self.close_connection = True
             self._write(Answer(413, b"length limit exceeded", "text/plain"))
+            self._drain()
             return
         path, _, query = self.path.partition("?")
         headers = [(name.lower(), value) for name, value in self.headers.items()]
@@ -194,15 +199,28 @@ class _Handler(BaseHTTPRequestHandler):
             with contextlib.suppress(OSError):
                 self.connection.recv(1)
 
+    def _drain(self) -> None:
+        """Take a body that is not wanted, or as much of it as is fair.
+
+        Closing at once would reset the connection, and a client that is still sending would never see why.
+        """
+        left, end = _DRAIN_BYTES, time.monotonic() + _DRAIN_S
+        with contextlib.suppress(OSError):
+            while left > 0 and (rest_s := end - time.monotonic()) > 0:
+                self.connection.settimeout(rest_s)
+                piece = self.connection.recv(_DRAIN_PIECE)
+                if not piece:
+                    return
+                left -= len(piece)
+
     def _write(self, answer: Answer) -> None:
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.kind)
         if answer.retry_after is not None:
             self.send_header("Retry-After", str(answer.retry_after))
-        if answer.endless:
-            self.close_connection = True
+        if answer.endless or self.close_connection:
             self.send_header("Connection", "close")
-        else:
+        if not answer.endless:
             self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
         self.wfile.write(answer.body)
