@@ -85,7 +85,7 @@ def state_option(command: Any) -> Any:
     "--continue-after",
     type=click.IntRange(1, MOST_CONTINUED),
     metavar="SEQUENCE",
-    help="Numbers up to this one are used: for once, after the state directory was lost.",
+    help="Numbers up to this one are used: for once, after the state directory or its cursor was lost.",
 )
 @metrics_listen_option
 @metrics_textfile_option

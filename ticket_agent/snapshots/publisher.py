@@ -306,15 +306,15 @@ class SnapshotPublisher:
         if status.sequence == record.sequence and status.reason is not None:
             raise TooLateError(
                 f"{record.provider}: the receiver took sequence {record.sequence}, and it has lapsed already"
-                f" ({status.reason}); was this host, or the way to the hive, asleep? The next look publishes"
-                " again"
+                f" ({status.reason}); was this host, or the way to the hive, asleep? Publish anew"
+                " (--watch does)"
             )
         if status.sequence >= record.sequence:
             raise _ahead(status, record.sequence)
         raise UnverifiedError(
             f"{record.provider}: the receiver's status shows sequence {status.sequence}"
-            f"{'' if status.reason is None else f' ({status.reason})'}, not {record.sequence}; the next look"
-            " publishes again"
+            f"{'' if status.reason is None else f' ({status.reason})'}, not {record.sequence}; publish anew"
+            " (--watch does)"
         )
 
     def _status(self, paths: SnapshotPaths) -> SnapshotStatus:

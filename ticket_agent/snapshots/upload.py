@@ -125,7 +125,7 @@ class Upload:
         if not isinstance(answer, Acked) and line != "end":
             raise UnverifiedError(
                 f"the answer to a step of the transfer to {ctl} was lost ({answer.why}); the record was not"
-                " completed, the next look publishes again"
+                " completed; publish anew (--watch does)"
             )
 
     def _smaller(self, error: StepRefusedError) -> bool:
