@@ -18,6 +18,7 @@ import pytest
 import train_extra
 from bench_table import Table
 from crash_report import Sweep
+from hypothesis import HealthCheck, settings
 from parallel_run import TESTS, is_one_of_many, processes, turn
 
 WAIT_S = 20
@@ -174,3 +175,9 @@ def test_memory_that_is_not_there_is_not_used(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.disk
 def test_what_is_measured_is_on_the_disk(tmp_path: Path) -> None:
     assert tmp_path.parent == Path(tempfile.gettempdir())
+
+
+def test_no_example_of_a_property_test_has_a_time_limit_of_its_own() -> None:
+    """A machine that pauses this process for a moment, or is slow, is no counterexample."""
+    assert settings().deadline is None
+    assert HealthCheck.too_slow in settings().suppress_health_check
