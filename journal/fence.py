@@ -31,6 +31,8 @@ __all__ = ["Fence", "FenceOwner", "fence_owner", "is_locked", "read_starts", "tr
 
 # A reader that asks who the owner is holds the lock for microseconds; a second look tells it from an owner.
 _ATTEMPTS = 3
+# Unless it is stopped in between, on a busy machine for long. A reader shares its lock, an owner does not.
+_ATTEMPTS_AT_READERS = 500
 _PAUSE_S = 0.01
 
 
@@ -194,18 +196,23 @@ def _take(fd: int, root_fd: int, pause: Callable[[float], None]) -> None:
 def try_lock(fd: int, pause: Callable[[float], None] = time.sleep) -> bool:
     """Take the kernel's exclusive lock on an open file, for as long as the descriptor lives; False: held.
 
+    Whoever only looks whether it is held is waited for, some seconds at most.
+
     Raises:
         OSError: the file system cannot lock.
     """
     import portalocker  # noqa: PLC0415 - costs more than the rest of a read-only command
 
     flags = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
-    for attempt in range(_ATTEMPTS):
+    owned = 0
+    for _ in range(_ATTEMPTS_AT_READERS):
         try:
             portalocker.lock(fd, flags)
         except portalocker.AlreadyLocked:
-            if attempt + 1 < _ATTEMPTS:
-                pause(_PAUSE_S)
+            owned += is_locked(fd)
+            if owned == _ATTEMPTS:
+                break
+            pause(_PAUSE_S)
         except portalocker.LockException as error:
             raise OSError(errno.ENOLCK, f"the file system refused to lock: {error}") from error
         else:

@@ -132,6 +132,61 @@ def test_a_reader_that_looks_at_the_same_moment_is_not_taken_for_an_owner(tmp_pa
         os.close(root)
 
 
+@contextmanager
+def looked_at(path: Path) -> Iterator[int]:
+    """A reader that was stopped between taking the lock for its look and giving it back."""
+    reader = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        yield reader
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.parametrize("name", [".", "agent.lock"])
+@pytest.mark.parametrize("looks", [1, 3, 100])
+def test_a_reader_that_is_stopped_in_its_look_is_waited_for(tmp_path: Path, name: str, looks: int) -> None:
+    open_store(tmp_path).close()
+    root = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with looked_at(tmp_path / name) as reader:
+            pauses: list[float] = []
+
+            def pause(seconds: float) -> None:
+                pauses.append(seconds)
+                if len(pauses) == looks:
+                    fcntl.flock(reader, fcntl.LOCK_UN)
+
+            Fence.acquire(RealFs(), root, boot_id=BOOT_ID, now_unix_ms=1, pause=pause).release()
+            assert len(pauses) == looks
+    finally:
+        os.close(root)
+
+
+@pytest.mark.parametrize("name", [".", "agent.lock"])
+def test_no_start_waits_for_a_reader_for_ever(tmp_path: Path, name: str) -> None:
+    open_store(tmp_path).close()
+    pauses: list[float] = []
+    root = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with looked_at(tmp_path / name), pytest.raises(FenceHeldError):
+            Fence.acquire(RealFs(), root, boot_id=BOOT_ID, now_unix_ms=1, pause=pauses.append)
+    finally:
+        os.close(root)
+    assert 1 < sum(pauses) < 10
+
+
+def test_an_owner_is_not_waited_for(tmp_path: Path) -> None:
+    pauses: list[float] = []
+    root = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with open_store(tmp_path), pytest.raises(FenceHeldError):
+            Fence.acquire(RealFs(), root, boot_id=BOOT_ID, now_unix_ms=1, pause=pauses.append)
+    finally:
+        os.close(root)
+    assert sum(pauses) < 0.1
+
+
 @pytest.mark.parametrize("kind", ["symlink", "dangling", "directory", "fifo"])
 def test_what_is_not_a_regular_lock_file_is_refused(tmp_path: Path, kind: str) -> None:
     state, victim = tmp_path / "s", tmp_path / "victim"
