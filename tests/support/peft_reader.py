@@ -2,8 +2,9 @@
 
     python peft_reader.py REGISTRY
 
-Round after round, until its input ends, the active model and every model that it has not seen yet must be
-there in full and as their manifests say. The last line tells how many rounds there were and how many models.
+Round after round the active model and every model that it has not seen yet must be there in full and as
+their manifests say. Each line of input is answered with how many rounds there were, how many models, and how
+many of them were active; so is its end, after one more round.
 """
 
 from __future__ import annotations
@@ -30,25 +31,49 @@ def check(folder: Path) -> None:
         assert digest == manifest["hashes"][f"{name}_sha256"], f"{folder.name}/{file}: digest"
 
 
-def main(root: str) -> None:
-    """Look, and look again."""
-    registry, seen, rounds, active = Path(root), set[str](), 0, set[str]()
-    print("reading", flush=True)
-    # A pause that leaves the writer some of a small machine.
-    while not select.select([sys.stdin], [], [], 0.001)[0]:
-        rounds += 1
-        pointer = registry / "active"
-        if active or pointer.exists():
+class Reader:
+    """What was seen so far."""
+
+    def __init__(self, registry: Path) -> None:
+        self._registry = registry
+        self._rounds = 0
+        self._seen: set[str] = set()
+        self._active: set[str] = set()
+
+    def look(self) -> None:
+        """One round."""
+        self._rounds += 1
+        pointer = self._registry / "active"
+        if self._active or pointer.exists():
             text = pointer.read_text()
             assert text.endswith("\n"), f"half a pointer: {text!r}"
-            check(registry / "available" / text.strip())
-            active.add(text.strip())
-        available = registry / "available"
+            check(self._registry / "available" / text.strip())
+            self._active.add(text.strip())
+        available = self._registry / "available"
         for folder in sorted(available.iterdir()) if available.exists() else []:
-            if folder.name not in seen:
+            if folder.name not in self._seen:
                 check(folder)
-                seen.add(folder.name)
-    print(rounds, len(seen), len(active), flush=True)
+                self._seen.add(folder.name)
+
+    def tell(self) -> None:
+        """The counts so far, in one line."""
+        print(self._rounds, len(self._seen), len(self._active), flush=True)
+
+
+def main(root: str) -> None:
+    """Look, and look again."""
+    reader = Reader(Path(root))
+    print("reading", flush=True)
+    while True:
+        # A pause that leaves the writer some of a small machine.
+        asked = bool(select.select([sys.stdin], [], [], 0.001)[0])
+        ends = asked and not sys.stdin.readline()
+        # Whatever was there when the input ended is seen in this round.
+        reader.look()
+        if asked:
+            reader.tell()
+        if ends:
+            return
 
 
 if __name__ == "__main__":
