@@ -146,7 +146,7 @@ def test_what_grows_too_long_is_not_written() -> None:
 def test_no_pattern_is_evaluated() -> None:
     # Backtracking over this pattern would take longer than the universe has existed.
     pattern, word = "(a+)+$", "a" * 100 + "!"
-    start = time.monotonic()
+    start = time.process_time()
     for members in (
         {"target_modules": pattern},
         {"rank_pattern": {pattern: 1}},
@@ -155,7 +155,7 @@ def test_no_pattern_is_evaluated() -> None:
         with pytest.raises(ConfigRefusedError):
             hf(**members)
     assert hf(exclude_modules=pattern) == hf()
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 3
 
 
 @pytest.mark.parametrize("name", ["q_proj", "a.b.c", "0", "a-b", "layers.0.q", ".".join("a" * 32), "a" * 256])
