@@ -182,14 +182,15 @@ def recorded(launcher: Launcher, kind: str, home: Path, *, short: int | None = N
 
 
 def same_twice(record: Callable[[Path], Life], home: Path) -> Life:
-    """A life whose boundaries came twice in a row: on a busy machine an answer may arrive in two parts."""
-    lives: list[Life] = []
+    """A life whose boundaries came twice: on a busy machine an answer may arrive in two parts."""
+    earlier: list[list[tuple[str, str]]] = []
     for attempt in range(MOST_RECORDINGS):
-        lives.append(record(home / str(attempt)))
-        told = [[(call.name, call.what) for call in boundaries(life.calls)] for life in lives[-2:]]
-        if len(told) == 2 and told[0] == told[1]:
-            return lives[-1]
-    raise AssertionError(f"no life is like the one before in {MOST_RECORDINGS} recordings")
+        life = record(home / str(attempt))
+        told = [(call.name, call.what) for call in boundaries(life.calls)]
+        if told in earlier:
+            return life
+        earlier.append(told)
+    raise AssertionError(f"no two lives are alike in {MOST_RECORDINGS} recordings")
 
 
 def as_meant(live: Callable[[Path], Life | None], home: Path) -> Life:
@@ -197,10 +198,11 @@ def as_meant(live: Callable[[Path], Life | None], home: Path) -> Life:
 
     Args:
         live: one life in a home of its own; None where the one before it died elsewhere.
-        home: for all homes.
+        home: where all homes are beside each other. An agent opens its roots level by level, so one that
+            lives deeper makes other calls.
     """
     for attempt in range(MOST_RECORDINGS):
-        life = live(home / str(attempt))
+        life = live(home.with_name(f"{home.name}-{attempt}"))
         if life is not None:
             return life
     raise AssertionError(f"no life before it died where it was meant to in {MOST_RECORDINGS} scenes")
