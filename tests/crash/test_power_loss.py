@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ticket_agent.journal.store import JournalStore
 
 STORE_LIMIT = 40
+ATTEMPTS = 5
+"""Power cuts of which one must lose what was not synced."""
 AGENT_LIMIT = {
     "grant": 36,
     "renew": 20,
@@ -167,9 +169,12 @@ def test_a_store_loses_nothing(disk: Disk, workspace: Path) -> None:
 @pytest.mark.parametrize("lose", ["fsync", "fsync_dir"])
 def test_a_missing_sync_is_noticed(disk: Disk, lose: str) -> None:
     """The same checks find a store that forgets one of its two syncs: with a new name, or over an old one."""
-    lost = [_cut(disk, f"{lose}-{upto}", MortalFs(lose=lose), upto=upto) for upto in range(1, len(ORDER) + 1)]
-    # Under a new name nothing but the sync saves the data; over an old name a file system may help.
-    assert lost[0] != []
+    # Under a new name nothing but the sync saves the data, unless the kernel wrote it by itself meanwhile.
+    attempts = (_cut(disk, f"{lose}-{at}", MortalFs(lose=lose), upto=1) for at in range(ATTEMPTS))
+    assert any(found != [] for found in attempts)
+    # Over an old name a file system may help.
+    for upto in range(2, len(ORDER) + 1):
+        _cut(disk, f"{lose}-upto-{upto}", MortalFs(lose=lose), upto=upto)
 
 
 @pytest.mark.timeout(TIMEOUT_S)
