@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TOOLS = ("nbdkit", "nbdfuse", "fusermount3", "mkfs.ext4", "mount", "umount")
 SIZE = "64M"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
