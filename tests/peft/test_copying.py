@@ -11,7 +11,7 @@ import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
-from peft_support import Canary, no_descriptor_leaks, root, snapshot
+from peft_support import Canary, no_descriptor_leaks, root, snapshot, until_a_change_shows
 
 from ticket_agent.journal.fs import write_all
 from ticket_agent.peft import renaming
@@ -45,6 +45,8 @@ def source(tmp_path: Path) -> Path:
     path = tmp_path / "adapters" / "adapter.safetensors"
     path.write_bytes(os.urandom(4 * CHUNK + 77))
     os.utime(path, ns=(LONG_AGO, LONG_AGO))
+    # Renaming and removing change the one time stamp that cannot be set.
+    until_a_change_shows(path)
     return path
 
 

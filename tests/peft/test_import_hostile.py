@@ -39,6 +39,7 @@ from peft_support import (
     make_socket,
     needs_root,
     no_descriptor_leaks,
+    until_a_change_shows,
 )
 from registry_support import add_base, add_model
 
@@ -683,6 +684,7 @@ def test_a_file_that_is_written_to_while_it_is_copied(
     before = places.snapshot()
     real = os.preadv
     source = places.adapter / "adapter.safetensors"
+    until_a_change_shows(source)
     inode = source.stat().st_ino
 
     def preadv(fd: int, buffers: Any, offset: int) -> int:

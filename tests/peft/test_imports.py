@@ -27,7 +27,14 @@ from peft_actions import (
     sha256,
     write_tree,
 )
-from peft_support import Canary, held_elsewhere, no_descriptor_leaks, root, synced_directories
+from peft_support import (
+    Canary,
+    held_elsewhere,
+    no_descriptor_leaks,
+    root,
+    synced_directories,
+    until_a_change_shows,
+)
 from registry_support import add_base, add_model
 
 from ticket_agent.hive.reference.exports import sample_job
@@ -515,6 +522,7 @@ def test_what_changes_between_plan_and_execution(
     places: Places, provider: ImportProvider, change: Callable[[Places], object], line: str
 ) -> None:
     plan = provider.plan(import_spec())
+    until_a_change_shows(places.adapter / "adapter.safetensors")
     change(places)
     before = places.snapshot()
     outcome = provider.execute(plan)
@@ -644,6 +652,7 @@ def _other_tensors(places: Places, plan: Plan) -> None:
 def _published_then_changed(places: Places, plan: Plan) -> None:
     """Ours, and the adapter it was made from has been trained further since."""
     _published(places, plan)
+    until_a_change_shows(places.adapter / "adapter.safetensors")
     (places.adapter / "adapter.safetensors").write_bytes(OTHER)
 
 

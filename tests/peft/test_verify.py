@@ -18,6 +18,7 @@ from peft_support import (
     no_descriptor_leaks,
     root,
     snapshot,
+    until_a_change_shows,
 )
 from registry_support import add_base, add_model, artifact, manifest_of, set_control
 
@@ -352,6 +353,7 @@ def test_a_file_that_changes_while_it_is_hashed_is_not_right(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = folder / "available" / "m1" / "adapter.safetensors"
+    until_a_change_shows(path)
     real = os.preadv
 
     def reading(fd: int, buffers: Any, offset: int) -> int:
@@ -362,6 +364,7 @@ def test_a_file_that_changes_while_it_is_hashed_is_not_right(
 
     monkeypatch.setattr(os, "preadv", reading)
     assert "was changed while it was read" in failures(folder)["available/m1/adapter.safetensors"]
+    until_a_change_shows(path)
     with pytest.raises(FileChangedError, match="let its writer finish first"):
         intact(folder, "m1")
 

@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to make this")
 
 _MAX_HASHED = 1 << 20
+_COARSE_CLOCK = 5
+"""Linux's CLOCK_REALTIME_COARSE: many kernels stamp files by it, and it ticks every 1 to 10 ms."""
 
 _HOLD = """
 import fcntl, os, sys
@@ -137,6 +140,13 @@ def snapshot(folder: Path) -> dict[str, tuple[object, ...]]:
             content = str(path.readlink())
         found[str(path)] = (status.st_mode, status.st_nlink, status.st_size, status.st_mtime_ns, content)
     return found
+
+
+def until_a_change_shows(path: Path) -> None:
+    """Return when the next change of a file will have another time stamp than its last one."""
+    last = path.stat().st_ctime_ns
+    while time.clock_gettime_ns(_COARSE_CLOCK) <= last:
+        pass
 
 
 class Canary:
