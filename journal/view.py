@@ -193,10 +193,11 @@ def _open(path: Path) -> int:
 def _in_directory(path: Path, read: Callable[[int], _T], absent: _T) -> _T:
     try:
         fd = open_readable(path)
-    except StateDirError:
-        if path.is_symlink() or path.exists():
-            raise
-        return absent
+    except StateDirError as error:
+        # By now it may be there: an agent that starts is making it.
+        if isinstance(error.__cause__, FileNotFoundError):
+            return absent
+        raise
     except OSError as error:
         raise JournalIoError(f"{path} cannot be read: {error}") from error
     try:

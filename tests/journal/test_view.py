@@ -13,14 +13,16 @@ import pytest
 from journal_support import KEY, RESULT, STAGED, Clock, MemoryFs, open_store, prepare, record_file, walk
 
 from ticket_agent.journal.cursor import Cursor
+from ticket_agent.journal.errors import StateDirError
 from ticket_agent.journal.gaps import acknowledge_gap
 from ticket_agent.journal.scan import scan_records
 from ticket_agent.journal.space import Limits
+from ticket_agent.journal.state_dir import open_readable
 from ticket_agent.journal.transitions import State
 from ticket_agent.journal.view import read_journal, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = Limits(retain_ms=0, retain_records=2, retire_batch=1)
@@ -188,3 +190,42 @@ def test_another_user_reads_a_copy_that_cannot_be_written() -> None:
         )
         assert done.returncode == 0, done.stderr.decode()
         assert json.loads(done.stdout) == [[KEY, "k3", "k4"], True, True]
+
+
+@pytest.mark.parametrize("folder", ["ops", "gaps", "archive"])
+@pytest.mark.parametrize("look", [read_journal, verify])
+def test_a_directory_that_is_made_right_after_the_look_was_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[Path], object], folder: str
+) -> None:
+    """An agent that starts for the first time makes them one after the other."""
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+
+    def too_early(path: Path) -> int:
+        try:
+            return open_readable(path)
+        except StateDirError:
+            if path.name == folder:
+                path.mkdir(mode=0o700)
+            raise
+
+    without = look(state)
+    monkeypatch.setattr("ticket_agent.journal.view.open_readable", too_early)
+    assert look(state) == without
+    assert (state / folder).is_dir()
+
+
+@pytest.mark.parametrize("look", [read_journal, verify])
+@pytest.mark.parametrize("kind", ["file", "link", "dangling"])
+def test_what_is_no_directory_is_not_taken_for_an_absent_one(
+    tmp_path: Path, look: Callable[[Path], object], kind: str
+) -> None:
+    state = tmp_path / "state"
+    populate(state)
+    (state / "gaps").rename(tmp_path / "moved")
+    if kind == "file":
+        (state / "gaps").write_bytes(b"x")
+    else:
+        (state / "gaps").symlink_to(tmp_path / ("moved" if kind == "link" else "nowhere"))
+    with pytest.raises(StateDirError, match="gaps is a symlink or not a directory"):
+        look(state)
