@@ -139,10 +139,12 @@ def namespace(
     ticket: str | None = None,
     env: Mapping[str, str] | None = None,
     lock_dir: Path | None = None,
-    command_s: float = 5.0,
-    auth_s: float = 5.0,
+    auth_s: float = PATIENCE_S,
 ) -> ConsoleNamespace:
-    """A client with a fake clock; without ``lock_dir`` it takes no lock."""
+    """A client with a fake clock; without ``lock_dir`` it takes no lock.
+
+    Its deadlines are as far away as the script's: a script's thread may come late.
+    """
     clock = clock or FakeClock()
     config = ConsoleConfig(
         port=port,
@@ -151,8 +153,10 @@ def namespace(
         ticket=ticket,
         use_lock=lock_dir is not None,
         lock_dir=lock_dir,
-        command_s=command_s,
+        connect_s=PATIENCE_S,
         auth_s=auth_s,
+        command_s=PATIENCE_S,
+        quit_s=PATIENCE_S,
     )
     return ConsoleNamespace(config, env=env or {}, monotonic=clock.monotonic, sleep=clock.sleep)
 
