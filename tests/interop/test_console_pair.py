@@ -50,8 +50,11 @@ GRANT = '{"id":"lease-1","op":"grant","priority":1,"resource":"GPU-0","subject":
 
 def client(server: ConsoleServer, *, token: str = TOKEN, command_s: float = 5.0) -> ConsoleNamespace:
     clock = FakeClock()
-    config = ConsoleConfig(port=server.port, token=token, use_lock=False, command_s=command_s)
-    return ConsoleNamespace(config, env={}, monotonic=clock.monotonic, sleep=clock.sleep)
+    config = ConsoleConfig(port=server.port, token=token, use_lock=False)
+    hive = ConsoleNamespace(config, env={}, monotonic=clock.monotonic, sleep=clock.sleep)
+    # Attaching is not meant: it may take as long as it needs.
+    hive._command_s = command_s
+    return hive
 
 
 @pytest.mark.parametrize("stray_pong", [False, True])

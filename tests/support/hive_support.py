@@ -84,6 +84,7 @@ def running_gateway(
     faults: Faults | None = None,
     token: str | None = TOKEN,
     cache_s: float = CACHE_S,
+    queue_s: float = PATIENCE_S,
     deadline_s: float = 120.0,
     snapshots: SnapshotEnrolment | None = None,
     snapshot_clock: Callable[[], int] | None = None,
@@ -92,7 +93,7 @@ def running_gateway(
     """A hive behind a real gateway on loopback; ``options`` go to :class:`GatewayServer`."""
     clock = clock or ManualClock()
     hive = _hive(profile, clock, snapshots, snapshot_clock)
-    times = GatewayTimes(cache_s=cache_s, queue_s=0.2, deadline_s=deadline_s)
+    times = GatewayTimes(cache_s=cache_s, queue_s=queue_s, deadline_s=deadline_s)
     with GatewayServer(hive, clock=clock, token=token, faults=faults, times=times, **options) as server:
         yield hive, server
 

@@ -81,7 +81,7 @@ class ScriptedGateway:
     """Answers ``/v1/meta/status`` from ``state`` and everything else from the script, in order.
 
     A step is what to send, or something to do with the socket, after which the connection ends. When the
-    script is used up, its last step is repeated.
+    script is used up, its last step is repeated. At the end it has read all that its clients sent.
     """
 
     def __init__(self, *script: Any, status: Any = None) -> None:
@@ -92,6 +92,7 @@ class ScriptedGateway:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
+        self._serving: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
     @property
@@ -109,10 +110,13 @@ class ScriptedGateway:
     def __exit__(self, *error: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._thread.join(PATIENCE_S)
         for sock in self._open:
             with contextlib.suppress(OSError):
-                sock.close()
-        self._thread.join(PATIENCE_S)
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._serving:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
 
     def _accept(self) -> None:
         while True:
@@ -121,9 +125,11 @@ class ScriptedGateway:
             except OSError:
                 return
             self.connections += 1
-            self._open.append(sock)
             sock.settimeout(PATIENCE_S)
-            threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+            self._open.append(sock)
+            thread = threading.Thread(target=self._serve, args=(sock,), daemon=True)
+            self._serving.append(thread)
+            thread.start()
 
     def _serve(self, sock: socket.socket) -> None:
         with contextlib.suppress(OSError), sock:
@@ -204,7 +210,7 @@ def rest(
 ) -> RestNamespace:
     """A client whose waits cost nothing unless they are given."""
     where = f"http://127.0.0.1:{url}" if isinstance(url, int) else url
-    settings: dict[str, Any] = {"auth_token": TOKEN, "cache_s": 0.0} | options
+    settings: dict[str, Any] = {"auth_token": TOKEN, "cache_s": 0.0, "metadata_s": PATIENCE_S} | options
     extra = {} if monotonic is None else {"monotonic": monotonic}
     return RestNamespace(
         RestConfig(url=where, **settings), env=env or {}, sleep=sleep or (lambda _: None), **extra

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
+from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace
@@ -161,8 +162,14 @@ def namespace(
     return ConsoleNamespace(config, env=env or {}, monotonic=clock.monotonic, sleep=clock.sleep)
 
 
+@cache
+def _silent_socket() -> socket.socket:
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    return sock
+
+
 def refused_port() -> int:
-    """A port nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
+    """A port nobody listens on: it is taken as long as this process lives, so that nobody else can."""
+    port: int = _silent_socket().getsockname()[1]
     return port

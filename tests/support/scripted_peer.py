@@ -86,6 +86,8 @@ class ScriptedPeer:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._accepting.join(PATIENCE_S)
+        # Only now are there no more of them.
         for thread in (self._accepting, *self._talking):
             thread.join(PATIENCE_S)
             assert not thread.is_alive()

@@ -26,7 +26,7 @@ import fuse_hive
 fuse_hive.ConsoleConfig = partial(fuse_hive.ConsoleConfig, command_s=float(sys.argv.pop()))
 fuse_hive.main()
 """
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 REQUESTS = 600
 """One reading of a file is up to ten requests of the mount's process."""
 

@@ -257,9 +257,12 @@ def test_a_read_is_not_repeated_twice(lines: list[str]) -> None:
 
 
 def test_a_read_without_an_answer_ends_at_its_deadline() -> None:
-    with ScriptedConsole(session(("LS /gpu",), end=Peer.expect_end)) as console, impatient(console) as hive:
-        with pytest.raises(HiveUnreachableError, match="no answer in time during LS /gpu"):
-            hive.ls("/gpu")
+    with (
+        ScriptedConsole(session(("LS /gpu",), end=Peer.expect_end)) as console,
+        impatient(console) as hive,
+        pytest.raises(HiveUnreachableError, match="no answer in time during LS /gpu"),
+    ):
+        hive.ls("/gpu")
 
 
 def test_the_deadline_covers_the_whole_answer() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from capability_support import ISSUED_MS, SECRET, lab_ticket
-from hive_support import TOKEN, ManualClock, RawConsole, running_hive
+from hive_support import PATIENCE_S, TOKEN, ManualClock, RawConsole, running_hive
 from scripted_console import FakeClock
 
 from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace
@@ -84,7 +84,7 @@ def client(port: int, ticket: str, clock: FakeClock, tmp_path: Path) -> ConsoleN
 
 def when_free(port: int) -> RawConsole:
     """A client that comes when the one before has left: a console hangs up on whoever comes sooner."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE_S
     while True:
         try:
             return RawConsole(port)

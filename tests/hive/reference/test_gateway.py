@@ -157,7 +157,7 @@ def _admitted(hive: Any) -> Any:
 
 
 def test_cat_comes_from_memory_until_a_write_through_the_gateway_or_its_time_is_up() -> None:
-    with running_gateway(cache_s=0.3) as (hive, server):
+    with running_gateway(cache_s=600.0) as (hive, server):
 
         def shown(path: str) -> list[str]:
             return cat(server, path)[1]["lines"]  # type: ignore[no-any-return]
@@ -177,14 +177,14 @@ def test_cat_comes_from_memory_until_a_write_through_the_gateway_or_its_time_is_
         assert shown("/proc/lease/summary") == before[0], "a lease is not what a gateway thinks of"
         tail = ask(server, "GET", f"/v1/fs/tail?path={SNAPSHOT}&max_bytes=65536")[1]["lines"]
         assert len(tail) == 2, "TAIL is never cached"
-        server.gateway._cache._monotonic = lambda: time.monotonic() + 1
+        server.gateway._cache._monotonic = lambda: time.monotonic() + 601
         assert shown("/proc/lease/summary") != before[0]
         assert len(shown(SNAPSHOT)) == 2
 
 
 def test_who_waits_too_long_for_the_console_is_turned_away() -> None:
     release = threading.Event()
-    with running_gateway() as (_, server):
+    with running_gateway(queue_s=0.2) as (_, server):
         server.faults.on_applied(lambda path, line: void(release.wait(20)))
         grant = '{"op":"grant","id":"l-1","subject":"worker-1","resource":"GPU-0","ttl_s":60,"priority":1}'
         slow = threading.Thread(target=echo, args=(server, "/queen/lease/ctl", grant))

@@ -126,9 +126,10 @@ def test_what_became_of_an_append(step: Any, expected: Any) -> None:
 def test_an_append_without_an_answer_in_time_is_unknown_however_slowly_it_is_fed(step: Any) -> None:
     with ScriptedGateway(step) as gateway, rest(gateway.port, data_s=0.3) as namespace:
         answer = namespace.append(PATH, LINE)
-        assert isinstance(answer, Unknown)
-        assert "read back" in answer.why
-        assert len(gateway.posts) == 1
+    assert isinstance(answer, Unknown)
+    assert "read back" in answer.why
+    # A client that gives up can be sooner than the gateway, which has read everything only now.
+    assert len(gateway.posts) == 1
 
 
 READS = [

@@ -29,7 +29,7 @@ _POLL_S: Final = 0.02
 _CHUNK: Final = b"\0" * 65536
 _DRAIN_BYTES: Final = 8 * 1024 * 1024
 _DRAIN_PIECE: Final = 65536
-_DRAIN_S: Final = 2.0
+_DRAIN_S: Final = 30.0
 
 
 class GatewayServer:
@@ -203,6 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Take a body that is not wanted, or as much of it as is fair.
 
         Closing at once would reset the connection, and a client that is still sending would never see why.
+        It ends when the client has read why and closes; the time only bounds one that never does.
         """
         left, end = _DRAIN_BYTES, time.monotonic() + _DRAIN_S
         with contextlib.suppress(OSError):
