@@ -213,8 +213,13 @@ def test_a_reboot_behind_the_mount_ends_the_session(hive: ReferenceHive, namespa
     assert not hive.cat(SPEC)
 
 
-def test_a_mount_whose_process_died(tmp_path: Path) -> None:
-    with running_hive(NEWEST) as (_, server), mounted_hive(server.port, tmp_path / "hive") as mounted:
+@pytest.mark.parametrize("believed_s", [0.0, LIVE_S])
+def test_a_mount_whose_process_died(tmp_path: Path, believed_s: float) -> None:
+    """Whether the kernel still believes what it was told of the directory, or asks and hears nothing."""
+    with (
+        running_hive(NEWEST) as (_, server),
+        mounted_hive(server.port, tmp_path / "hive", attributes_live_s=believed_s) as mounted,
+    ):
         config = MountConfig(path=mounted.path, tickets=TicketPaths(), exclusive=True)
         with MountNamespace(config) as namespace:
             namespace.read(SPEC)

@@ -227,6 +227,31 @@ def test_a_link_to_the_directory(root: Path) -> None:
         namespace.read(SPEC)
 
 
+@pytest.mark.parametrize("number", [errno.ENOTCONN, errno.EACCES, errno.EIO, errno.ENOENT])
+def test_a_directory_of_which_nothing_is_told(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A mount whose process is gone tells neither what it holds nor what kind of file it is."""
+
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with _namespace(root) as namespace:
+        namespace.connect()
+        for name in ("open", "stat", "lstat"):
+            monkeypatch.setattr(os, name, failing)
+        for operation in (
+            namespace.connect,
+            lambda: namespace.read(SPEC),
+            lambda: namespace.append(SPEC, "line", session=1),
+        ):
+            with pytest.raises(HiveUnreachableError, match=errno.errorcode[number]):
+                operation()
+        monkeypatch.undo()
+        assert namespace.read(SPEC) == []
+        assert namespace.session == 2
+
+
 def test_a_hive_whose_every_file_is_empty(root: Path) -> None:
     (root / "proc" / "boot").write_text("")
     with _namespace(root) as namespace, pytest.raises(MountIncompatibleError, match="every file as empty"):

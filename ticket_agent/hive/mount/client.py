@@ -255,7 +255,7 @@ class MountNamespace:
             raise
 
     def _unusable(self, error: OSError) -> HiveError:
-        if self._config.path.is_symlink():
+        if _is_link(self._config.path):
             return MountIncompatibleError(f"{self._peer} is a link; name the directory itself")
         return HiveUnreachableError(f"{self._peer}: {reason(error.errno or 0)}; is the hive mounted there?")
 
@@ -328,6 +328,14 @@ class MountNamespace:
         except (HiveError, ProtocolError):
             return ""
         return "" if publishing_allowed(state) else f"; the hive is {state} and takes no such writes"
+
+
+def _is_link(path: Path) -> bool:
+    try:
+        return path.is_symlink()
+    except OSError:
+        # Of a mount whose process is gone not even this is told, as soon as the kernel has forgotten it.
+        return False
 
 
 def _not_offered(path: str) -> Refusal:
