@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hive_support import (
     LEASE_CTL,
+    PATIENCE_S,
     SNAPSHOT,
     SPEC,
     STATUS,
     TOKEN,
+    WAITS,
     RawConsole,
     admitted,
     raw_grant,
@@ -48,9 +50,9 @@ if TYPE_CHECKING:
 GRANT = '{"id":"lease-1","op":"grant","priority":1,"resource":"GPU-0","subject":"worker-gpu-1","ttl_s":30}'
 
 
-def client(server: ConsoleServer, *, token: str = TOKEN, command_s: float = 5.0) -> ConsoleNamespace:
+def client(server: ConsoleServer, *, token: str = TOKEN, command_s: float = PATIENCE_S) -> ConsoleNamespace:
     clock = FakeClock()
-    config = ConsoleConfig(port=server.port, token=token, use_lock=False)
+    config = ConsoleConfig(port=server.port, token=token, use_lock=False, **WAITS)
     hive = ConsoleNamespace(config, env={}, monotonic=clock.monotonic, sleep=clock.sleep)
     # Attaching is not meant: it may take as long as it needs.
     hive._command_s = command_s

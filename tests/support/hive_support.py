@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ticket_agent.hive.console.framing import FrameDecoder, encode_frame
 from ticket_agent.hive.reference import (
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 TOKEN = "lab-token-4711"
 START_MS = 1_700_000_000_000
 PATIENCE_S = 20.0
+
+WAITS: Final[dict[str, Any]] = dict.fromkeys(("connect_s", "auth_s", "command_s", "quit_s"), PATIENCE_S)
+"""Deadlines of a client whose console is a thread of the same process: only a hang passes them."""
 
 SPEC = "/host/tickets/spec"
 SNAPSHOT = "/host/tickets/spec.snapshot"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from capability_support import lab_ticket
+from hive_support import WAITS
 from scripted_console import TOKEN, FakeClock, Peer, ScriptedConsole, namespace, refused_port
 
 from ticket_agent.hive.console.checks import ConsoleUsageError
@@ -179,7 +180,7 @@ def test_close_does_not_wait_for_ever() -> None:
         assert done.wait(20)
 
     with ScriptedConsole(script) as console:
-        config = ConsoleConfig(port=console.port, token=TOKEN, use_lock=False, quit_s=0.05)
+        config = ConsoleConfig(port=console.port, token=TOKEN, use_lock=False, **WAITS | {"quit_s": 0.05})
         hive = ConsoleNamespace(config, env={})
         hive.connect()
         hive.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from capability_support import ISSUED_MS, SECRET, lab_ticket
-from hive_support import PATIENCE_S, TOKEN, ManualClock, RawConsole, running_hive
+from hive_support import PATIENCE_S, TOKEN, WAITS, ManualClock, RawConsole, running_hive
 from scripted_console import FakeClock
 
 from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace
@@ -76,7 +76,7 @@ def test_links_and_pipes_are_neither_followed_nor_waited_for(tmp_path: Path) -> 
 
 
 def client(port: int, ticket: str, clock: FakeClock, tmp_path: Path) -> ConsoleNamespace:
-    config = ConsoleConfig(port=port, token=TOKEN, ticket=ticket, lock_dir=tmp_path)
+    config = ConsoleConfig(port=port, token=TOKEN, ticket=ticket, lock_dir=tmp_path, **WAITS)
     return ConsoleNamespace(
         config, env={}, monotonic=clock.monotonic, sleep=clock.sleep, now_ms=lambda: ISSUED_MS
     )

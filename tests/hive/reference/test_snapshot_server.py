@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hive_support import TOKEN, ManualClock, RawConsole, new_hive, raw_grant, running, running_hive
+from hive_support import TOKEN, WAITS, ManualClock, RawConsole, new_hive, raw_grant, running, running_hive
 from rest_support import rest
 from snapshot_vectors import ENROLMENT, LINUX, encoded, full_record, publish, record
 
@@ -284,7 +284,7 @@ def client(transport: str) -> Iterator[tuple[ReferenceHive, Namespace]]:
         namespace: Any = (
             rest(server.url, auth_token=TOKEN)
             if transport == "rest"
-            else ConsoleNamespace(ConsoleConfig(port=server.port, token=TOKEN, use_lock=False))
+            else ConsoleNamespace(ConsoleConfig(port=server.port, token=TOKEN, use_lock=False, **WAITS))
         )
         with closing(namespace):
             yield hive, namespace

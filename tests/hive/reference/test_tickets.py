@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from capability_support import ISSUED_MS, SECRET, lab_ticket
-from hive_support import TOKEN, ManualClock, RawConsole, new_hive, running_hive
+from hive_support import TOKEN, WAITS, ManualClock, RawConsole, new_hive, running_hive
 from scripted_console import FakeClock
 
 from ticket_agent.hive.console.accepting import Line
@@ -140,7 +140,7 @@ def test_a_worker_reads_and_writes_nothing() -> None:
 
 def client(port: int, ticket: str, *, now_ms: int = ISSUED_MS, role: str = "queen") -> ConsoleNamespace:
     clock = FakeClock()
-    config = ConsoleConfig(port=port, token=TOKEN, ticket="env:T", role=role, use_lock=False)
+    config = ConsoleConfig(port=port, token=TOKEN, ticket="env:T", role=role, use_lock=False, **WAITS)
     return ConsoleNamespace(
         config, env={"T": ticket}, monotonic=clock.monotonic, sleep=clock.sleep, now_ms=lambda: now_ms
     )
@@ -203,7 +203,7 @@ def test_a_session_is_left_when_its_ticket_ends_and_the_rotated_one_is_presented
     clock, seconds = ManualClock(ISSUED_MS), FakeClock()
     with running_hive(clock=clock, ticket_secrets=SECRETS) as (_, server):
         console = ConsoleNamespace(
-            ConsoleConfig(port=server.port, token=TOKEN, ticket="env:T", use_lock=False),
+            ConsoleConfig(port=server.port, token=TOKEN, ticket="env:T", use_lock=False, **WAITS),
             env=env,
             monotonic=seconds.monotonic,
             sleep=seconds.sleep,
