@@ -16,6 +16,7 @@ from ticket_agent.hive.reference import (
     GatewayTimes,
     HiveProfile,
     ReferenceHive,
+    Timeouts,
 )
 from ticket_agent.protocol.result import build_result
 from ticket_agent.protocol.spec import HostTicketSpec, parse_spec
@@ -69,7 +70,11 @@ def running_hive(
     snapshot_clock: Callable[[], int] | None = None,
     **options: Any,
 ) -> Iterator[tuple[ReferenceHive, ConsoleServer]]:
-    """A hive behind a real console on loopback; ``options`` go to :class:`ConsoleServer`."""
+    """A hive behind a real console on loopback; ``options`` go to :class:`ConsoleServer`.
+
+    Unless they say otherwise, it waits for a client's first frame as long as a test has patience.
+    """
+    options.setdefault("timeouts", Timeouts(auth_s=PATIENCE_S))
     hive = _hive(profile, clock or ManualClock(), snapshots, snapshot_clock)
     with ConsoleServer(hive, token=token, faults=faults, **options) as server:
         yield hive, server
