@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.bench,
     pytest.mark.disk,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(
         find_spec("dbos") is None, reason="dbos is not installed: pip install -e '.[bench]' brings it"
     ),
@@ -64,7 +64,7 @@ class Rival:
     def _line(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, f"the library's process ended with {self._process.wait(20)}"
+        assert line, f"the library's process ended with {self._process.wait(300)}"
         return line
 
 
@@ -83,7 +83,7 @@ def rival(database: Path, *, wal: bool, tracer: list[str] | None = None) -> Iter
     )
     try:
         yield Rival(process)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
         assert process.returncode == 0
     finally:
         process.kill()

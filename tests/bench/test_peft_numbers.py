@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from bench_table import Table
 
-pytestmark = [pytest.mark.bench, pytest.mark.disk, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.bench, pytest.mark.disk, pytest.mark.timeout(900)]
 
 ROUNDS = 7
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ticket_agent.protocol.namespace import AppendAnswer, Namespace
     from ticket_agent.snapshots.publisher import Publication
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 
 LOOKS = 25
 INTERVAL_MS = 50

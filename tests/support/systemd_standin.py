@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DAEMON: Final = shutil.which("dbus-daemon")
 UNIT_ROOT: Final = "/org/freedesktop/systemd1/unit/"
 INVOCATION: Final = bytes(range(16))
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 _CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
@@ -102,22 +102,26 @@ class Manager:
     @contextmanager
     def running(self, address: str) -> Iterator[None]:
         """Own systemd's name on a bus; ends with the bus."""
-        with open_dbus_connection(address) as connection:
+        with _connected(address) as connection:
             broker = DBusAddress("/org/freedesktop/DBus", "org.freedesktop.DBus", "org.freedesktop.DBus")
             request = new_method_call(broker, "RequestName", "su", ("org.freedesktop.systemd1", 4))
             assert connection.send_and_get_reply(request, timeout=PATIENCE_S).body == (1,)
             thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
             thread.start()
-            yield
-            # A call that is answered by nobody else ends the thread, which then no longer reads.
-            with open_dbus_connection(address) as other:
-                other.send(new_method_call(DBusAddress("/", connection.unique_name, "lab.Standin"), "Leave"))
-                thread.join(PATIENCE_S)
-            assert not thread.is_alive()
+            try:
+                yield
+            finally:
+                # A call that is answered by nobody else ends the thread, which then no longer reads.
+                with _connected(address) as other:
+                    leave = DBusAddress("/", connection.unique_name, "lab.Standin")
+                    other.send(new_method_call(leave, "Leave"))
+                    thread.join(PATIENCE_S)
+                assert not thread.is_alive()
 
     def _serve(self, connection: Any) -> None:
         while True:
-            message = connection.receive(timeout=PATIENCE_S)
+            # A host may ask nothing for as long as it likes.
+            message = connection.receive(timeout=None)
             if message.header.message_type is not MessageType.method_call:
                 continue
             member = message.header.fields[HeaderFields.member]
@@ -153,6 +157,10 @@ class Manager:
             for unit in self.units
             if any(fnmatch.fnmatchcase(unit, pattern) for pattern in patterns)
         ]
+
+
+def _connected(address: str) -> Any:
+    return open_dbus_connection(address, auth_timeout=PATIENCE_S)
 
 
 def _path_of(unit: str) -> str:
