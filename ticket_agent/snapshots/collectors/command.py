@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -33,8 +34,23 @@ _FIRST_NAP_S = 0.0005
 _LONGEST_NAP_S = 0.02
 _REAP_S = 1.0
 """How long a killed program is waited for. One that hangs in the kernel is reaped when it ends."""
-_RUNNING: set[subprocess.Popen[bytes]] = set()
+
+
+class _Entry:
+    """A program from before its start until its end."""
+
+    __slots__ = ("begun", "process")
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        """Whether it runs, or could not be started."""
+        self.process: subprocess.Popen[bytes] | None = None
+
+
+_RUNNING: set[_Entry] = set()
 """Collectors run in threads that end with the process, without a word; their programs must not outlive it."""
+_OVER = threading.Event()
+"""The process is ending, and starts nothing any more."""
 
 
 class CommandMissingError(CollectError):
@@ -70,21 +86,25 @@ def run(
     if not os.path.isabs(arguments[0]):  # noqa: PTH117 - nothing else of a path is needed
         raise ValueError(f"{arguments[0]} must be an absolute path")
     deadline.left_s()
-    process = _started(arguments, remedy)
-    _RUNNING.add(process)
+    entry = _Entry()
+    _RUNNING.add(entry)
     try:
+        process = _started(entry, arguments, remedy)
         output = _read(process, arguments, deadline, max_bytes)
         _await_end(process, deadline)
     finally:
-        _end(process)
+        _end(entry)
     if process.returncode != 0:
         raise CommandFailedError(f"{_told(arguments)} {_ending(process.returncode)}; run it to see why")
     return output
 
 
-def _started(arguments: Sequence[str], remedy: str) -> subprocess.Popen[bytes]:
+def _started(entry: _Entry, arguments: Sequence[str], remedy: str) -> subprocess.Popen[bytes]:
+    # Looked at after the entry was made: whoever ends the process sees the entry, or nothing starts.
+    if _OVER.is_set():
+        raise CollectError("this process is ending")
     try:
-        return subprocess.Popen(  # noqa: S603 - callers pass fixed programs
+        entry.process = subprocess.Popen(  # noqa: S603 - callers pass fixed programs
             list(arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -98,6 +118,9 @@ def _started(arguments: Sequence[str], remedy: str) -> subprocess.Popen[bytes]:
         raise CommandMissingError(f"{arguments[0]} is not there; {remedy}") from None
     except OSError as error:
         raise CommandMissingError(f"{arguments[0]} cannot be run ({error.strerror}); {remedy}") from None
+    finally:
+        entry.begun.set()
+    return entry.process
 
 
 def _read(
@@ -132,8 +155,11 @@ def _await_end(process: subprocess.Popen[bytes], deadline: Deadline) -> None:
         ) from None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    _RUNNING.discard(process)
+def _end(entry: _Entry) -> None:
+    _RUNNING.discard(entry)
+    process = entry.process
+    if process is None:
+        return
     # The group's number is the program's own, and taken until the program is reaped.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -145,9 +171,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @atexit.register
 def _end_all() -> None:
-    for process in list(_RUNNING):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+    _OVER.set()
+    for entry in list(_RUNNING):
+        # A program that is just being started may run before its thread knows it.
+        entry.begun.wait(_REAP_S)
+        if entry.process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(entry.process.pid, signal.SIGKILL)
 
 
 def _ending(status: int) -> str:
