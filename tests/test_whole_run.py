@@ -21,7 +21,7 @@ from crash_report import Sweep
 from hypothesis import HealthCheck, settings
 from parallel_run import TESTS, is_one_of_many, processes, turn
 
-WAIT_S = 20
+WAIT_S = 60
 LITTLE_S = 0.05
 """Long enough to see that nobody comes through a closed lock; a slow machine makes this pass, not fail."""
 ALL = min(len(os.sched_getaffinity(0)), parallel_run.MOST_PROCESSES)
