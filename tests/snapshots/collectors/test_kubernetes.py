@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from collector_support import SHORT_S, context, published, refusal, vector_entries
+from scripted_console import refused_port
 from scripted_peer import ScriptedPeer, chunked, http
 from tls_authority import TlsAuthority
 
@@ -422,9 +423,7 @@ class TestOverTls:
         assert len(server.heads) == 1
 
     def test_nobody_listens(self, authority: TlsAuthority) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-        error = observed(context(settings(authority, port)))
+        error = observed(context(settings(authority, refused_port())))
         assert error.reason is SOURCE_FAILED
         assert "Connection refused" in error.detail
 
@@ -458,9 +457,10 @@ class TestOverTls:
 
         monkeypatch.setattr(socket, "getaddrinfo", hang)
         given = settings(authority, 1, host="hanging.example")
+        earlier = set(threading.enumerate())
         for _ in range(3):
             assert observed(context(given, seconds=SHORT_S)).reason is UnavailableReason.TIMED_OUT
-        asking = [thread for thread in threading.enumerate() if thread.name == "resolve"]
+        asking = [thread for thread in set(threading.enumerate()) - earlier if thread.name == "resolve"]
         over.set()
         assert len(asking) == 1, "one resolver is asked at a time"
 
