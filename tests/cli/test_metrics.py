@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cli_support import PATIENCE_S, break_record, now_ms
 from hive_support import raw_grant, running_hive
-from metrics_support import Scrape, scrape_url
+from metrics_support import Scrape, scrape_until, scrape_url
 
 from ticket_agent.config import ConfigError, load_config
 from ticket_agent.exits import Exit
@@ -40,12 +40,7 @@ def _url(agent: Running) -> str:
 
 
 def _until(url: str, name: str, wanted: float, **labels: str) -> Scrape:
-    """Scrape until a number is there: the picture is taken after a pass, and events come before its end."""
-    for _ in range(2_000):
-        found = scrape_url(url)
-        if found.get(name, **labels) == wanted:
-            return found
-    raise AssertionError(f"{name} never became {wanted}")
+    return scrape_until(url, lambda found: found.get(name, **labels) == wanted)
 
 
 # -- a daemon ------------------------------------------------------------------------------------------------
@@ -104,8 +99,7 @@ def test_a_file_that_cannot_be_written_stops_nobody(
     operator: Operator, hive: tuple[ReferenceHive, ConsoleServer]
 ) -> None:
     with operator.serve(hive[1], "--metrics-textfile", "nowhere/agent.prom") as agent:
-        agent.event("hive-connected")
-        warning = agent.event("metrics-textfile-unwritable")
+        warning = agent.events("hive-connected", "metrics-textfile-unwritable")["metrics-textfile-unwritable"]
         path = operator.home / "nowhere" / "agent.prom"
         assert warning["detail"] == f"{path} cannot be written: No such file or directory"
         assert agent.stop(signal.SIGINT) == Exit.OK

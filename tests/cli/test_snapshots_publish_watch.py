@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 from cli_support import PATIENCE_S
 from hive_support import TOKEN
-from metrics_support import Scrape, scrape_url
+from metrics_support import Scrape, scrape_until, scrape_url
 from publish_lab import EPOCH, SOURCE, Lab, publish_lab
 from scripted_console import refused_port
 
 from ticket_agent.exits import Exit
+from ticket_agent.snapshots.watch import STUCK_AGAIN_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from cli_support import Operator
 
 TICKET = "cohesix-ticket-" + "ab" * 40
-QUICKLY_S = 5.0
+QUICKLY_S = 12.0
+"""Less than what is left of the longest interval."""
 FAST = ["--interval", "rack=20"]
 
 
@@ -125,6 +127,7 @@ def test_no_secret_is_told(operator: Operator) -> None:
 
 
 def test_a_look_that_hangs_is_withdrawn_and_holds_up_nobody(operator: Operator) -> None:
+    opened = time.monotonic()
     with publish_lab(operator, "hangs", "rack", max_ttl_ms=1000) as lab:
         with lab.watch(*FAST, "--metrics-listen", "127.0.0.1:0") as publisher:
             url = _url(publisher)
@@ -136,12 +139,15 @@ def test_a_look_that_hangs_is_withdrawn_and_holds_up_nobody(operator: Operator) 
             )
             assert json.loads(lab.shown("hangs"))["reason"] == "timed_out"
             lab.until_taken("rack", 5)
-            found = _until(url, "stuck", 1, provider="hangs")
-            assert (found("stuck", provider="rack"), found("available", provider="hangs")) == (0, 0)
+            # A look at the other one may take its second too, on a machine that has much to do.
+            stuck = {("hangs",): 1, ("rack",): 0}
+            found = _Prefixed(scrape_until(url, lambda found: found.all("snapshots_stuck") == stuck))
+            assert found("available", provider="hangs") == 0
             began = time.monotonic()
             assert publisher.stop(signal.SIGTERM) == Exit.OK
             assert time.monotonic() - began < QUICKLY_S
-        assert sum(name == "hangs" for _, name in lab.taken) == 1
+        told = sum(name == "hangs" for _, name in lab.taken)
+        assert 1 <= told <= 1 + (time.monotonic() - opened) // STUCK_AGAIN_S
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -192,13 +198,10 @@ def _url(publisher: object) -> str:
     return f"http://{served['address']}:{served['port']}{served['path']}"
 
 
-def _until(url: str, name: str, wanted: float, **labels: str) -> Scrape:
-    """Scrape until a number is there: the picture is taken after a turn, and events come before its end."""
-    for _ in range(2_000):
-        found = scrape_url(url)
-        if found.get(f"snapshots_{name}", **labels) == wanted:
-            return _Prefixed(found)
-    raise AssertionError(f"{name} never became {wanted}")
+def _published(found: Scrape) -> dict[tuple[str, str], float]:
+    """How many records were published, by provider and reason."""
+    name = "snapshots_published_total"
+    return {(provider, reason): count for (provider, reason), count in found.all(name).items()}
 
 
 class _Prefixed(Scrape):
@@ -216,16 +219,17 @@ def test_it_is_scraped_and_leaves_its_last_numbers(lab: Lab) -> None:
     with lab.watch("--interval", "rack=15000", "--interval", "changes=15000", *options) as publisher:
         url = _url(publisher)
         lab.until_each(1, "rack", "changes")
-        found = _until(url, "sequence", 2)
-        assert found("published_total", provider="rack", reason="available") == 1
-        assert found("published_total", provider="changes", reason="not_enabled") == 1
+        found = _Prefixed(scrape_until(url, lambda found: len(_published(found)) == 2))
+        assert set(_published(found)) == {("rack", "available"), ("changes", "not_enabled")}
+        # One each, and more where getting here took longer than the interval lasts.
+        assert found("sequence") == sum(_published(found).values())
         assert (found("healthy"), found("stuck", provider="rack")) == (1, 0)
         assert found("sent_bytes_total") > 400
         assert publisher.stop(signal.SIGTERM) == Exit.OK
     with pytest.raises(OSError, match="refused"):
         scrape_url(url)
     last = _Prefixed(Scrape((lab.operator.home / "agent.prom").read_text()))
-    assert last("sequence") == 2
+    assert last("sequence") == len(lab.taken) == sum(_published(last).values())
     assert last("available", provider="rack") == 1
 
 

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import termios
 import threading
+from contextlib import ExitStack
 from fcntl import ioctl
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import click
 import pytest
 from cli_support import COMMAND, ESCAPE, PATIENCE_S, Running
 from hive_support import TOKEN
-from scripted_console import refused_port
+from scripted_console import kept_port, refused_port
 from snapshot_lab import ENROLMENT, Lab, snapshot_lab
 from snapshot_shelf import NOW_MS, Shelf, record
 
@@ -126,11 +127,13 @@ def test_a_hive_that_restarts_is_lost_and_found(operator: Operator, lab: Lab) ->
         _event(running, event="record")
         port = lab.server.port
         lab.server.stop()
-        lost = _event(running, event="lost")
-        assert (lost["provider"], lost["source_id"]) == (None, None)
-        assert "nothing is known about any snapshot, trying again" in lost["detail"]
-        lab.hive.reboot()
-        with ConsoleServer(lab.hive, token=TOKEN, port=port):
+        with ExitStack() as stack:
+            with kept_port(port):
+                lost = _event(running, event="lost")
+                assert (lost["provider"], lost["source_id"]) == (None, None)
+                assert "nothing is known about any snapshot, trying again" in lost["detail"]
+                lab.hive.reboot()
+                stack.enter_context(ConsoleServer(lab.hive, token=TOKEN, port=port))
             assert _event(running, event="back")["detail"].startswith("the hive answers again after ")
             assert _event(running, event="gone")["error"] == "unobserved"
             lab.publish()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.hive.reference import ConsoleServer
 
-PATIENCE_S = 30.0
+PATIENCE_S = 100.0
 OUTPUT_SCHEMA = "ticket-agent-output/v1"
 COMMAND = [sys.executable, "-m", "ticket_agent"]
 ESCAPE = "\x1b["
@@ -72,6 +72,8 @@ class Running:
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
     _queue: queue.SimpleQueue[str | None] = field(default_factory=queue.SimpleQueue)
+    _ended: int = 0
+    """How many of the two streams are over."""
 
     def follow(self) -> None:
         """Read both streams until they end."""
@@ -87,15 +89,14 @@ class Running:
 
     def until(self, wanted: Callable[[str], bool]) -> str:
         """The next line that fits."""
-        ended = 0
         deadline = time.monotonic() + PATIENCE_S
-        while ended < 2:
+        while self._ended < 2:
             try:
                 text = self._queue.get(timeout=max(deadline - time.monotonic(), 0.001))
             except queue.Empty:
                 break
             if text is None:
-                ended += 1
+                self._ended += 1
                 continue
             self.lines.append(text)
             if wanted(text):
@@ -110,6 +111,19 @@ class Running:
             return text.startswith("{") and {"event": name, **fields}.items() <= json.loads(text).items()
 
         found: dict[str, Any] = json.loads(self.until(fits))
+        return found
+
+    def events(self, *names: str) -> dict[str, dict[str, Any]]:
+        """The next event of each of these names, in whatever order they come."""
+        found: dict[str, dict[str, Any]] = {}
+
+        def all_came(text: str) -> bool:
+            event = json.loads(text) if text.startswith("{") else {}
+            if event.get("event") in names:
+                found.setdefault(event["event"], event)
+            return len(found) == len(names)
+
+        self.until(all_came)
         return found
 
     def stop(self, number: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.request
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,12 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from prometheus_client.core import CollectorRegistry
 
 PREFIX = "ticket_agent_"
+PATIENCE_S = 100.0
 
 
 class Scrape:
@@ -34,6 +38,10 @@ class Scrape:
         assert value is not None, f"no {name} with {labels}"
         return value
 
+    def all_of_them(self) -> dict[str, float]:
+        """Every sample, to show."""
+        return {f"{name} {sorted(labels)}": value for (name, labels), value in self._samples.items()}
+
     def all(self, name: str) -> dict[tuple[str, ...], float]:
         """Every sample of a name by the values of its labels, in the order of the labels' names."""
         return {
@@ -47,6 +55,15 @@ def scrape_of(registry: CollectorRegistry) -> Scrape:
     return Scrape(generate_latest(registry).decode())
 
 
+def scrape_until(url: str, fits: Callable[[Scrape], object]) -> Scrape:
+    """The first scrape that fits: the picture is taken after a pass, and events come before its end."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not fits(found := scrape_url(url)):
+        assert time.monotonic() < deadline, found.all_of_them()
+        time.sleep(0.01)
+    return found
+
+
 def scrape_url(url: str) -> Scrape:
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         return Scrape(answer.read().decode())

@@ -13,7 +13,7 @@ from ticket_agent.hive.console.client import ConsoleConfig, ConsoleNamespace
 from ticket_agent.hive.console.framing import FrameDecoder, encode_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 TOKEN = "tok-4711"
@@ -160,6 +160,15 @@ def namespace(
         quit_s=PATIENCE_S,
     )
     return ConsoleNamespace(config, env=env or {}, monotonic=clock.monotonic, sleep=clock.sleep)
+
+
+@contextlib.contextmanager
+def kept_port(port: int) -> Iterator[None]:
+    """Keep a port on which nobody listens now for the next listener of this test; nobody else is given it."""
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", port))
+        yield
 
 
 @cache
