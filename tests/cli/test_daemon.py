@@ -64,11 +64,11 @@ def test_beside_the_running_agent_doctor_and_status_say_so(
 ) -> None:
     with operator.serve(hive[1]) as agent:
         agent.event("hive-connected")
+        assert _status(operator, "hive: connected (")[0] == f"agent: running, pid {agent.process.pid}"
         told = operator.run("doctor", "--json", *operator.at(hive[1]))
         (found,) = [entry for entry in told.objects if entry["name"] == "hive"]
         assert (told.code, found["verdict"]) == (Exit.OK, "ok")
         assert f"the running agent, pid {agent.process.pid}, owns the console" in found["detail"]
-        assert _status(operator, "hive: connected (")[0] == f"agent: running, pid {agent.process.pid}"
 
 
 def _status(operator: Operator, begins: str) -> list[str]:
