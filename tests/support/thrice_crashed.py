@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -28,22 +29,27 @@ def thrice_crashed(home: Path, *, tickets: int = 3, rounds: int = 4) -> Path:
     with running_hive(clock=now_ms) as (hive, server):
         agents: list[AgentProcess] = []
         applied: list[str] = []
+        known = threading.Event()
 
         def kill(path: str, line: str) -> None:
             if path == LEASE_CTL:
                 applied.append(line)
+                # The agent may be here before whoever started it knows that it runs.
+                assert known.wait(PATIENCE_S)
                 if len(applied) == 2 and len(agents) <= CRASHES:
                     agents[-1].kill()
 
         server.faults.on_applied(kill)
         for number in range(rounds):
             applied.clear()
+            known.clear()
             for index in range(number * tickets, (number + 1) * tickets):
                 worker = hive.spawn_worker("worker-gpu")
                 hive.submit(
                     raw_grant(hive, worker, f"t{index}", f"lease-{index}", f"GPU-{index % 2}", ttl_s=60)
                 )
             agents.append(AgentProcess(state, server.port, home))
+            known.set()
             if number < CRASHES:
                 agents[-1].process.wait(PATIENCE_S)
         _until(lambda: _ended(state) == tickets * rounds)

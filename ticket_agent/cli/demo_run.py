@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Books", "DemoError", "DemoRun", "Row"]
 
-DEADLINE_S = 50.0
+DEADLINE_S = 90.0
 """The demo gives up after this long; it usually takes a few seconds."""
 
 TOKEN_VARIABLE = "TICKET_AGENT_DEMO_TOKEN"  # noqa: S105 - the name of a variable, not a secret
@@ -144,9 +144,7 @@ class DemoRun:
             agent = self._start(server.port, story)
             try:
                 agent = self._pump(agent, server.port, story)
-                agent.send_signal(signal.SIGTERM)
-                if agent.wait(timeout=10) != 0:
-                    raise DemoError(f"the agent ended with exit code {agent.returncode}")
+                self._stop(agent)
             finally:
                 self._answer_may_go.set()
                 self._end(agent)
@@ -295,6 +293,16 @@ class DemoRun:
         fresh = self._start(port, story)
         self._say("restarted", f"agent {fresh.pid} on the same journal")
         return fresh
+
+    @staticmethod
+    def _stop(agent: subprocess.Popen[str]) -> None:
+        agent.send_signal(signal.SIGTERM)
+        try:
+            code = agent.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise DemoError(f"the agent did not end within {DEADLINE_S:.0f} s") from None
+        if code != 0:
+            raise DemoError(f"the agent ended with exit code {code}")
 
     @staticmethod
     def _end(agent: subprocess.Popen[str]) -> None:
