@@ -23,7 +23,10 @@ from ticket_agent.journal.store import JournalStore
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(missing_browser() is not None, reason=missing_browser() or "")
+pytestmark = [
+    pytest.mark.skipif(missing_browser() is not None, reason=missing_browser() or ""),
+    pytest.mark.timeout(600),
+]
 
 LANES = 12
 WIDE = 4
@@ -141,7 +144,10 @@ def test_the_screenshot_shows_lanes_marks_and_hatching(
     ]
     assert len(plain_lanes) == LANES - CRASHES
     for lane in plain_lanes:
-        for part in lane["parts"]:
+        for part, after in zip(lane["parts"], [*lane["parts"][1:], None], strict=True):
+            if after is not None and after["left"] - part["left"] < 1:
+                # It ended in the millisecond in which it began: the next one stands before it.
+                continue
             name = {
                 "s-prepared": "prepared",
                 "s-executing": "executing",

@@ -37,7 +37,8 @@ def test_one_pass_delivers_and_the_next_one_brings_the_result_back(
     env = {"PEER_TOKEN": TOKEN}
     with running_hive() as (hive, server), peers() as other:
         hive.echo(SPEC, ticket())
-        options = ["--relay", "--config", str(config(tmp_path / "agent.toml", other)), *operator.at(server)]
+        options = ["--relay", "--config", str(config(tmp_path / "agent.toml", other, timeout_ms=60_000))]
+        options += operator.at(server)
         assert operator.run("once", *options, env=env).code == Exit.OK
         assert [spec.id for spec in arrived(other.hives["hive-b"])] == ["somebody-elses", "t1"]
         perform(other.hives["hive-b"])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0
 ARGUMENTS = (
     "--headless=new",
     "--no-sandbox",
