@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,7 +95,9 @@ def test_a_publication_for_programs(lab: Lab) -> None:
         "bytes": len(lab.shown("rack")),
     }
     (lab.site / "told").unlink()
+    began = time.monotonic()
     told = lab.publish("--json", "--provider", "changes").object
+    took_ms = 1000 * (time.monotonic() - began)
     assert told["publication"] | {"sha256": ""} == {
         "provider": "changes",
         "sequence": 2,
@@ -105,7 +108,7 @@ def test_a_publication_for_programs(lab: Lab) -> None:
     assert (told["detail"], told["entries"]) == ("there is no file", 0)
     record = json.loads(lab.shown("changes"))
     assert (record["reason"], record["epoch"], record["source_id"]) == ("not_enabled", EPOCH, SOURCE)
-    assert 29_000 < told["ttl_ms"] == record["ttl_ms"] <= 30_000
+    assert 30_000 - took_ms <= told["ttl_ms"] == record["ttl_ms"] <= 30_000
 
 
 @pytest.mark.parametrize(
@@ -150,12 +153,12 @@ def test_a_collector_that_does_wrong_is_withdrawn_and_hurts_nobody(
 
 
 def test_one_that_hangs_is_withdrawn_and_the_command_ends(operator: Operator) -> None:
-    with publish_lab(operator, "hangs", "rack", max_ttl_ms=800) as lab:
+    with publish_lab(operator, "hangs", "rack", max_ttl_ms=5000) as lab:
         answer = lab.publish()
         assert answer.code == Exit.OK
         lines = answer.out.splitlines()
         assert lines[0].startswith("rack: sequence 1, 2 entries")
-        assert lines[1].startswith("hangs: sequence 2, unavailable, timed_out (no answer within 0.8 s)")
+        assert lines[1].startswith("hangs: sequence 2, unavailable, timed_out (no answer within 5.0 s)")
         assert json.loads(lab.shown("hangs"))["reason"] == "timed_out"
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 SOURCE = "linux-reference"
 START_UNIX_MS = 1_790_000_000_000
+PATIENCE_S = 60.0
+"""A machine that stops for a moment is no hive that is away."""
 
 
 @dataclass
@@ -131,14 +133,30 @@ def connected(hive: ReferenceHive, transport: str, clocks: Clocks) -> Iterator[N
     if transport == "rest":
         times = GatewayTimes(cache_s=CACHE_S, queue_s=0.2, deadline_s=120.0)
         with GatewayServer(hive, clock=clocks.wall, token=TOKEN, times=times) as gateway:
-            namespace = RestNamespace(RestConfig(url=gateway.url, auth_token=TOKEN, cache_s=CACHE_S))
+            namespace = RestNamespace(
+                RestConfig(
+                    url=gateway.url,
+                    auth_token=TOKEN,
+                    cache_s=CACHE_S,
+                    data_s=PATIENCE_S,
+                    metadata_s=PATIENCE_S,
+                )
+            )
             try:
                 yield namespace
             finally:
                 namespace.close()
         return
     with ConsoleServer(hive, token=TOKEN) as server:
-        namespace = ConsoleNamespace(ConsoleConfig(port=server.port, token=TOKEN))
+        namespace = ConsoleNamespace(
+            ConsoleConfig(
+                port=server.port,
+                token=TOKEN,
+                connect_s=PATIENCE_S,
+                auth_s=PATIENCE_S,
+                command_s=PATIENCE_S,
+            )
+        )
         try:
             yield namespace
         finally:
