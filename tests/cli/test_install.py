@@ -281,6 +281,7 @@ def test_accounts_and_files_are_created_below_a_root(staged: Path) -> None:
     assert (staged / "tmp/cohesix-console-127.0.0.1-31337.lock").stat().st_mode & 0o777 == 0o666
 
 
+@pytest.mark.timeout(600)
 def test_the_agent_serves_in_its_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     """Started by a manager: READY, a ticket, the shared lock, a clean stop; and releases."""
     if (reason := why_not()) is not None:

@@ -29,7 +29,7 @@ export XDG_RUNTIME_DIR=/run/user/$UID
 mkfifo /run/ready
 {systemd} --user > /run/manager.log 2>&1 &
 manager=$!
-for _ in $(seq 200); do
+for _ in $(seq 1200); do
     systemctl --user is-system-running >/dev/null 2>&1 && break
     kill -0 $manager 2>/dev/null || {{ cat /run/manager.log >&2; exit 90; }}
     read -t 0.05 <> /run/ready || true
@@ -46,7 +46,7 @@ exit $code
 """
 
 
-def under_manager(*command: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+def under_manager(*command: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
     """Run a command that finds the manager through its environment."""
     scene = _SCENE.format(systemd=SYSTEMD, script=shlex.join(command))
     outer = ["unshare", "--mount", "--propagation", "private", "bash", "-c", scene]
@@ -64,7 +64,7 @@ def why_not() -> str | None:
         return "systemd is not installed"
     trial = ("systemd-run", "--user", "--wait", "--quiet", "--pipe", "echo", "up")
     try:
-        done = under_manager(*trial, timeout_s=30)
+        done = under_manager(*trial, timeout_s=120)
     except subprocess.TimeoutExpired:
         return "a user manager of systemd does not answer here"
     return (

@@ -24,7 +24,7 @@ HOME = Path("/run/lab")
 STATE = Path(os.environ["XDG_CONFIG_HOME"], "ticket-agent")
 """Where a user manager puts the state directory; the caller sets the variable for the manager too."""
 NEEDS_A_SYSTEM_MANAGER = ("User=", "Group=")
-PATIENCE_S = 30.0
+PATIENCE_S = 100.0
 
 
 def main() -> None:
@@ -135,7 +135,7 @@ def _drop_in(units: Path, name: str, text: str) -> None:
     (directory / "lab.conf").write_text(text, encoding="utf-8")
 
 
-def _systemctl(*arguments: str, check: bool = True, timeout_s: float = 30.0) -> str:
+def _systemctl(*arguments: str, check: bool = True, timeout_s: float = 100.0) -> str:
     command = ["timeout", str(timeout_s), "systemctl", "--user", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if check and done.returncode != 0:
