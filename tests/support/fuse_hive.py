@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ALLOWED: Final = ("proc", "queen", "worker", "log", "gpu", "host", "shard")
 MAX_CONTENT: Final = 64 * 1024
 MAX_READ: Final = 8192
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 100.0
 ATOMIC_O_TRUNC: Final = 1 << 3
 
 
@@ -213,7 +213,7 @@ def main() -> None:
     from mfusepy import FUSE  # noqa: PLC0415
 
     port, directory, era, attributes_live_s = sys.argv[1:]
-    namespace = ConsoleNamespace(ConsoleConfig(port=int(port), token=TOKEN, use_lock=False, auth_s=10.0))
+    namespace = ConsoleNamespace(ConsoleConfig(port=int(port), token=TOKEN, use_lock=False))
     # A signal is how it ends, and what the library calls an error.
     with namespace, suppress(RuntimeError):
         FUSE(
