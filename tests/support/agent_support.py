@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 NEVER = threading.Event()
 BOOT = "boot-of-the-test"
+ANSWER_S = 20.0
+"""So long an answer may take: a hive of this process is not given up because the machine is busy."""
 
 
 @dataclass
@@ -113,10 +115,12 @@ def agent_on(
     meter: Meter | None = None,
     roots: PeftRoots | None = None,
     relay: RelayPlan | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> Iterator[Bench]:
     """An agent in this process over a real console or gateway; closing it is a clean stop for the journal.
 
-    With a meter its journal is the timed one, as when metrics are switched on.
+    With a meter its journal is the timed one, as when metrics are switched on. ``monotonic`` paces the agent
+    alone: how long an answer may take is real time.
     """
     config = AgentConfig(
         state_dir=state_dir,
@@ -157,7 +161,7 @@ def agent_on(
                 ),
                 events=EventLog(log, clock=clock, style="json", level="debug"),
                 clock=clock,
-                monotonic=time.monotonic,
+                monotonic=monotonic,
                 serves=serves,
                 relay=relay,
             )
@@ -176,7 +180,16 @@ def _namespace_on(server: ConsoleServer | GatewayServer) -> ConsoleNamespace:
         # Tests that reach into a namespace are those of the console; the others use what both have.
         return cast("ConsoleNamespace", RestNamespace(settings, env={}))
     return ConsoleNamespace(
-        ConsoleConfig(host=server.host, port=server.port, token=TOKEN, use_lock=False), sleep=_brief_sleep
+        ConsoleConfig(
+            host=server.host,
+            port=server.port,
+            token=TOKEN,
+            use_lock=False,
+            connect_s=ANSWER_S,
+            auth_s=ANSWER_S,
+            command_s=ANSWER_S,
+        ),
+        sleep=_brief_sleep,
     )
 
 

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 ACTION = "systemd.restart"
 LOCAL = "hive-a"
-PATIENCE_S = 15.0
+PATIENCE_S = 90.0
+"""A net for what never comes: all that is waited for ends the waiting by itself."""
+ANSWER_S = 20.0
+"""So long an answer may take where none is withheld: no peer is given up because this machine is busy."""
 
 
 def ticket(
@@ -86,12 +89,19 @@ class Peers:
     servers: dict[str, ConsoleServer]
     taken: dict[str, list[str]] = field(default_factory=dict)
     """Every line that was ever applied to a peer's `spec`, by peer."""
+    answer_s: float = ANSWER_S
 
     def connect(self, name: str) -> ConsoleNamespace:
         server = self.servers[name]
         return ConsoleNamespace(
             ConsoleConfig(
-                host=server.host, port=server.port, token=TOKEN, use_lock=False, connect_s=1, command_s=0.6
+                host=server.host,
+                port=server.port,
+                token=TOKEN,
+                use_lock=False,
+                connect_s=ANSWER_S,
+                auth_s=ANSWER_S,
+                command_s=self.answer_s,
             ),
             sleep=lambda seconds: time.sleep(min(seconds, 0.02)),
         )
@@ -116,10 +126,12 @@ class Peers:
 
 
 @contextmanager
-def peers(*names: str, profile: HiveProfile = DEFAULT, used: bool = True) -> Iterator[Peers]:
+def peers(
+    *names: str, profile: HiveProfile = DEFAULT, used: bool = True, answer_s: float = ANSWER_S
+) -> Iterator[Peers]:
     """Running peers; one that was ``used`` has taken a ticket of somebody else's since its boot."""
     with ExitStack() as stack:
-        found = Peers(hives={}, servers={})
+        found = Peers(hives={}, servers={}, answer_s=answer_s)
         for name in names or ("hive-b",):
             hive, server = stack.enter_context(running_hive(profile))
             found.hives[name], found.servers[name] = hive, server

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hive_support import SPEC, STATUS, new_hive
+from hive_support import SPEC, STATUS, ManualClock, new_hive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from relay_support import LOCAL, perform, ticket
 
-from ticket_agent.agent.relay.contact import look_at
+from ticket_agent.agent.events import EventLog
+from ticket_agent.agent.relay.contact import PeerLink, look_at
+from ticket_agent.agent.relay.peer import Peer
 from ticket_agent.agent.relay.sighting import Arrival, Sighting, SightingIndex, before_image
 from ticket_agent.hive.reference import DEFAULT, STRICT_A, HiveProfile, ReferenceHive
 from ticket_agent.journal.outcome import Plan
@@ -183,3 +187,59 @@ def test_what_was_sent_is_never_proven_absent(
         if step >= len(first):
             found, _ = SightingIndex(seen(hive)).arrival(GOING.spec, image)
             assert found is not (Arrival.ABSENT if took else Arrival.ARRIVED)
+
+
+class Moving(Direct):
+    """A hive that takes results right before chosen ones of its readings."""
+
+    def __init__(self, hive: ReferenceHive) -> None:
+        super().__init__(hive)
+        self.told: list[str] = []
+        self.shown: set[str] = set()
+        self.moves: dict[int, int] = {}
+        """How many results come right before the reading with this number, counted from the next one."""
+        self._readings = 0
+
+    def results(self, count: int) -> None:
+        for _ in range(count):
+            spec = replace(GOING.spec, id=f"r{len(self.told)}")
+            line = build_result(spec, state="succeeded", message="x", max_line_bytes=2048).decode()
+            self.hive.echo(STATUS, line)
+            self.told.append(line)
+
+    def read(self, path: str) -> list[str]:
+        self.results(self.moves.pop(self._readings, 0))
+        self._readings += 1
+        lines = super().read(path)
+        if path == STATUS:
+            self.shown |= set(lines)
+        return lines
+
+    def look(self, number: int, moves: dict[int, int]) -> Sighting:
+        self.moves, self._readings = moves, 0
+        return look_at(self, TicketPaths("/host"), number=number)
+
+
+READINGS_OF_A_LOOK = 5
+MOVES = st.dictionaries(st.integers(0, READINGS_OF_A_LOOK - 1), st.integers(1, 6), max_size=3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(MOVES, st.integers(0, 6)), min_size=2, max_size=5))
+def test_results_that_no_look_showed_are_told_whenever_the_log_moves(
+    looks: list[tuple[dict[int, int], int]],
+) -> None:
+    """Before, within and after every look: what was dropped unseen is said."""
+    hive, said = Moving(new_hive(SMALL)), io.StringIO()
+    link = PeerLink("hive-b", lambda: hive, paths=TicketPaths("/host"))
+    peer = Peer(link, EventLog(said, clock=ManualClock(), style="json"))
+    peer._take(hive.look(0, {}), 0.0)
+    for number, (moves, later) in enumerate(looks, start=1):
+        peer._take(hive.look(number, dict(moves)), float(number))
+        hive.results(later)
+    peer._take(hive.look(len(looks) + 1, {}), len(looks) + 1.0)
+    events = [json.loads(line)["event"] for line in said.getvalue().splitlines()]
+    if set(hive.told) - hive.shown:
+        assert "relay-results-missed" in events
+    if not any(moves for moves, _ in looks):
+        assert ("relay-results-missed" in events) == bool(set(hive.told) - hive.shown)

@@ -213,9 +213,10 @@ def _retention(namespace: Namespace, paths: TicketPaths, names: set[str]) -> dic
 def _log(lines: tuple[str, ...], before: Retention | None, after: Retention | None) -> Log:
     if before is None or after is None:
         return Log(lines=lines)
+    read = {"read_from": after.base, "read_to": before.next}
     if (before.base, before.next) != (after.base, after.next):
-        return Log(lines=lines, drops=True)
-    return Log(lines=lines, base=after.base, next=after.next, drops=True)
+        return Log(lines=lines, drops=True, **read)
+    return Log(lines=lines, base=after.base, next=after.next, drops=True, **read)
 
 
 def _unexpected(job: Look | Send, error: Exception) -> Reply:

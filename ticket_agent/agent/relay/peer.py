@@ -204,10 +204,13 @@ class Peer:
             self.index.sighting = sighting
 
     def _tell_missed(self, sighting: Sighting) -> None:
-        """Results that came and went between two looks are gone for good; that must not pass unseen."""
+        """Results that came and went between two looks are gone for good; that must not pass unseen.
+
+        Of a log that moved while it was read, what may have been missed counts.
+        """
         for name in ("status", "deadletter"):
-            then = self._before.logs[name].next if self._before is not None else None
-            now = sighting.logs[name].base
+            then = self._before.logs[name].read_to if self._before is not None else None
+            now = sighting.logs[name].read_from
             if then is not None and now is not None and now > then:
                 self._events.emit(
                     "error", "relay-results-missed", peer=self.name, log=name, bytes_missed=now - then

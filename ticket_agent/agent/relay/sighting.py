@@ -49,12 +49,17 @@ class Log:
             still while it was read.
         next: offset behind its last byte; None likewise.
         drops: the peer drops old lines, and tells by offsets what it dropped.
+        read_from: offset from which on ``lines`` certainly hold everything up to ``read_to``, also of a log
+            that moved meanwhile; None when the peer offers no offsets.
+        read_to: likewise.
     """
 
     lines: tuple[str, ...]
     base: int | None = None
     next: int | None = None
     drops: bool = False
+    read_from: int | None = None
+    read_to: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
