@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 NEVER = threading.Event()
 BOOT = "boot-of-the-test"
+PATIENCE_S = 120.0
+"""A net for a process that never does what is waited for."""
 ANSWER_S = 20.0
 """So long an answer may take: a hive of this process is not given up because the machine is busy."""
 
@@ -233,7 +235,7 @@ class AgentProcess:
 
     def terminate(self) -> int:
         self.process.terminate()
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=PATIENCE_S)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -52,6 +53,20 @@ class ManualClock:
 
     def advance(self, ms: int) -> None:
         self.now_ms += ms
+
+
+def kick_out(server: ConsoleServer) -> None:
+    """End the console's current connection; returns when it is gone and others are served again.
+
+    What its client sends after a mere ``kick`` may be swallowed without an answer.
+    """
+    server.kick()
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        # Who comes too early is turned away.
+        with suppress(AssertionError, OSError), RawConsole(server.port):
+            return
+        assert time.monotonic() < end, "the console serves nobody"
 
 
 def new_hive(profile: HiveProfile = DEFAULT, **options: Any) -> ReferenceHive:

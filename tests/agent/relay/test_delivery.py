@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hive_support import DEADLETTER, SPEC, STATUS, ManualClock, running_hive
+from hive_support import DEADLETTER, SPEC, STATUS, ManualClock, kick_out, running_hive
 from relay_support import arrived, journal_key, peers, perform, relaying, run_until, ticket
 
 from ticket_agent.agent.relay.peer import Stage
@@ -142,7 +142,7 @@ def test_a_peer_that_restarts_before_it_took_anything_gets_it_afterwards(tmp_pat
             # goes may have been taken.
             run_until(bench, lambda: is_refused(bench))
             peer.reboot()
-            other.servers["hive-b"].kick()
+            kick_out(other.servers["hive-b"])
             other.servers["hive-b"].faults.clear()
             run_until(bench, lambda: bench.events("relay-delivered"))
             looks = bench.agent.relay.peers["hive-b"].started_looks

@@ -228,21 +228,20 @@ def test_a_dead_peer_delays_neither_another_one_nor_this_hive(tmp_path: Path) ->
             # It takes the connection and never says anything.
             port = mute.getsockname()[1]
             return ConsoleNamespace(
-                ConsoleConfig(port=port, token="t" * 8, use_lock=False, auth_s=1.0, command_s=1.0)
+                ConsoleConfig(port=port, token="t" * 8, use_lock=False, auth_s=600.0), sleep=lambda _: None
             )
 
         for number in range(3):
             hive.echo(SPEC, ticket(f"b{number}"))
             hive.echo(SPEC, ticket(f"c{number}", target="hive-c"))
         with relaying(server, tmp_path / "state", other.plan(connect=connect)) as bench:
-            beside = 0
-            while len(arrived(other.hives["hive-c"])) < 4:
-                bench.hurry()
-                bench.passes(1)
-                beside += bench.agent.relay.peers["hive-b"].link.busy
-            # Passes went on, and the other peer was served, while the dead one was being waited for.
-            assert beside > 3
-            run_until(bench, lambda: bench.agent.relay.peers["hive-b"].breaker.failures >= 3)
+            dead = bench.agent.relay.peers["hive-b"]
+            run_until(bench, lambda: len(bench.events("relay-delivered")) == 3 and dead.link.busy)
+            # The other peer was served altogether while the dead one was being waited for, and still is.
+            assert [spec.id for spec in arrived(other.hives["hive-c"])][1:] == ["c0", "c1", "c2"]
+            assert (dead.started_looks, dead.breaker.failures) == (1, 0)
+            mute.close()
+            run_until(bench, lambda: dead.breaker.failures >= 3)
             told = bench.agent.relay.document(bench.agent.operations.values())
             assert told["peers"]["hive-b"]["circuit"] in {"open", "half-open"}
             assert told["peers"]["hive-c"]["circuit"] == "closed"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hive_support import SPEC, TOKEN, new_hive, running_hive
-from relay_support import ACTION, arrived, perform, relaying, run_until, ticket
+from relay_support import ACTION, ANSWER_S, arrived, perform, relaying, run_until, ticket
 
 from ticket_agent.agent.relay.contact import PeerLink
 from ticket_agent.agent.relay.relay import RelayPlan
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SETTLE_S = 0.3
+"""Short, as the gateway of these tests holds nothing back: what it took it has applied before it answers."""
 
 
 def settings(server: GatewayServer) -> PeerSettings:
@@ -56,7 +57,7 @@ def test_it_arrives_once_and_its_result_comes_back(
         hive.echo(SPEC, ticket())
         link = PeerLink(
             "hive-b",
-            lambda: peer_namespace(settings(gateway), timeout_s=2.0, cache_s=0.1),
+            lambda: peer_namespace(settings(gateway), timeout_s=ANSWER_S, cache_s=0.1),
             paths=TicketPaths("/host"),
             gives_way=False,
             settle_s=SETTLE_S,
