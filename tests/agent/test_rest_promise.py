@@ -123,47 +123,64 @@ def test_a_write_that_comes_through_after_its_504_is_found_and_not_made_again(tm
         assert len(hive.terminal_lines(("t-1", "key-t-1"))) == 1
 
 
-@pytest.mark.timeout(60)
+KILLS = 5
+LIFE_S = 120
+
+
+@pytest.mark.timeout(900)
 def test_the_daemon_over_rest_is_killed_again_and_again(tmp_path: Path) -> None:
     """A kill right before the one request leaves a ticket uncertain, and it says so; nothing is doubled."""
     with running_gateway(clock=lambda: int(time.time() * 1000)) as (hive, server):
         caller = Caller(hive, [hive.spawn_worker("worker-gpu").worker_id for _ in range(4)], 12)
         config = tmp_path / "agent.toml"
         config.write_text(f'[rest]\nurl = "{server.url}"\ncache_s = {CACHE_S}\n')
-        deadline = time.monotonic() + 50
+        state_dir = tmp_path / "state"
 
         def ended() -> int:
             return sum(view.outcome is not None for view in hive.admissions())
 
-        for _ in range(5):
-            agent = AgentProcess(tmp_path / "state", server.url, tmp_path, "--config", str(config))
-            before = ended()
-            while ended() - before < 2:
+        caller.submit_what_can_be()
+        for _ in range(KILLS):
+            agent = AgentProcess(state_dir, server.url, tmp_path, "--config", str(config))
+            before, deadline = ended(), time.monotonic() + LIFE_S
+            # More than two may end at once, and where a kill left a ticket uncertain its Worker gets no other:
+            # there may be nothing left to end.
+            while ended() - before < 2 and not _settled(hive, state_dir):
                 caller.submit_what_can_be()
                 assert agent.process.poll() is None, agent.errors.read_text()
                 assert time.monotonic() < deadline, agent.errors.read_text()[-3000:]
-                time.sleep(0.002)
+                time.sleep(0.005)
             agent.kill()
-        last = AgentProcess(tmp_path / "state", server.url, tmp_path, "--config", str(config))
-        while not _settled(hive, tmp_path / "state"):
+        last = AgentProcess(state_dir, server.url, tmp_path, "--config", str(config))
+        deadline = time.monotonic() + LIFE_S
+        while not _settled(hive, state_dir):
+            caller.submit_what_can_be()
             assert last.process.poll() is None, last.errors.read_text()
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline, last.errors.read_text()[-3000:]
             time.sleep(0.02)
         assert last.terminate() in {0, Exit.UNCERTAIN}
+        uncertain = _uncertain(state_dir)
         for ticket in caller.submitted:
             applied = hive.effect_count("grant", ticket.replace("t", "lease-"))
-            assert applied == len(hive.terminal_lines((ticket, f"key-{ticket}"))) <= 1
-        assert ended() >= 10
+            told = len(hive.terminal_lines((ticket, f"key-{ticket}")))
+            assert (applied, told) == ((0, 0) if ticket in uncertain else (1, 1)), ticket
+        assert len(uncertain) <= KILLS
+        assert ended() == len(caller.submitted) - len(uncertain)
 
 
 def _settled(hive: ReferenceHive, state_dir: Path) -> bool:
     """Whether every admission is terminal, or is known to be uncertain and left no effect."""
-    records = read_journal(state_dir).records.values()
+    records = read_journal(state_dir).records.values() if state_dir.exists() else ()
     return len(records) == len(hive.admissions()) and all(
         record.terminal
         or (record.uncertain is not None and not hive.effect_count("grant", _lease_of(record)))
         for record in records
     )
+
+
+def _uncertain(state_dir: Path) -> set[str]:
+    records = read_journal(state_dir).records.values()
+    return {json.loads(record.request)["id"] for record in records if not record.terminal}
 
 
 def _lease_of(record: Record) -> str:
