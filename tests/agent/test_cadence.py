@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -151,11 +150,14 @@ def test_a_steady_stream_is_never_outrun(sizes: list[int], per_s: float, command
 
 
 def test_an_agent_looks_more_often_when_the_log_turns_over(tmp_path: Path) -> None:
-    clock = ManualClock()
-    with running_hive(clock=clock) as (hive, server), agent_on(server, tmp_path / "s", clock=clock) as bench:
+    clock, now = ManualClock(), 1000.0
+    with (
+        running_hive(clock=clock) as (hive, server),
+        agent_on(server, tmp_path / "s", clock=clock, monotonic=lambda: now) as bench,
+    ):
         bench.passes(1)
         agent = bench.agent
-        agent._last_activity = time.monotonic() - 60
+        agent._last_activity = now - 60
         agent._idle_s = 1.0
         assert agent._pause(PassSummary()) == pytest.approx(1.0)
         for number in range(12):
@@ -166,7 +168,7 @@ def test_an_agent_looks_more_often_when_the_log_turns_over(tmp_path: Path) -> No
         assert agent.cadence.pace.log == "spec.snapshot"
         longest = agent.cadence.pace.longest_pause_s
         assert longest is not None
-        agent._last_activity = time.monotonic() - 60
+        agent._last_activity = now - 60
         agent._idle_s = 1.0
         assert agent._pause(PassSummary()) <= longest + 0.001 < 1.0
         assert agent._feed.callers_period_s <= longest

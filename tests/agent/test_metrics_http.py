@@ -68,9 +68,11 @@ def _connection(server: MetricsServer) -> socket.socket:
 
 
 def _all(channel: socket.socket) -> bytes:
+    """What comes until the other side ends; with a reset, if it did not want all that was sent."""
     data = b""
-    while chunk := channel.recv(65536):
-        data += chunk
+    with suppress(ConnectionResetError):
+        while chunk := channel.recv(65536):
+            data += chunk
     return data
 
 
@@ -119,8 +121,10 @@ def test_a_reader_that_prefers_openmetrics_gets_it() -> None:
 def test_garbage_disturbs_nobody(request_bytes: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     with serving() as (server, one):
         with _connection(server) as channel:
-            channel.sendall(request_bytes)
-            channel.shutdown(socket.SHUT_WR)
+            # It may have heard enough, and be gone, before we are ready.
+            with suppress(OSError):
+                channel.sendall(request_bytes)
+                channel.shutdown(socket.SHUT_WR)
             assert b"200 OK" not in _all(channel)
         assert one.looks == 0
         assert _ask(server, "GET", "/metrics")[0] == 200
@@ -179,10 +183,11 @@ def test_silent_readers_hold_up_nobody_and_are_few() -> None:
 
 
 def test_its_end_closes_the_port_and_its_threads() -> None:
-    before = threading.active_count()
+    # Threads of other tests may still be on their way out.
+    before = set(threading.enumerate())
     with serving() as (server, _):
-        assert threading.active_count() == before + 1
-    assert threading.active_count() == before
+        assert [thread.name for thread in set(threading.enumerate()) - before] == ["metrics"]
+    assert set(threading.enumerate()) <= before
     with pytest.raises(ConnectionRefusedError):
         _connection(server)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from agent_faults import blind, root_of, telemetry, when_applied
-from agent_support import Bench, agent_on
+from agent_support import PATIENCE_S, Bench, agent_on
 from hive_support import DEADLETTER, LEASE_CTL, STATUS, ManualClock, raw_grant, running_hive
 
 from ticket_agent.hive.reference import DEFAULT, STRICT_A, Fault, FaultKind, HiveProfile, Phase, ReferenceHive
@@ -18,6 +19,7 @@ from ticket_agent.protocol.lifecycle import LifecycleState
 from ticket_agent.protocol.worker_state import encode_worker_state
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 KEY = ("t1", "key-t1")
@@ -292,13 +294,13 @@ def test_poisoned_telemetry_stops_no_other_ticket(tmp_path: Path, lines: list[st
         assert _state_of_result(hive) == "succeeded"
 
 
-def _natural(bench: Bench, done: object, *, passes: int = 3000) -> None:
+def _natural(bench: Bench, done: Callable[[], bool]) -> None:
     """Pass after pass with the operations' own pauses."""
-    for _ in range(passes):
-        if done():  # type: ignore[operator]
-            return
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
         bench.passes(1)
-    raise AssertionError([(op.record.key, op.waiting) for op in bench.agent.operations.values()])
+        waiting = [(op.record.key, op.waiting) for op in bench.agent.operations.values()]
+        assert time.monotonic() < deadline, waiting
 
 
 def test_forged_lines_about_others_do_not_count(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 NEVER = threading.Event()
 BOOT = "boot-of-the-test"
-PATIENCE_S = 120.0
+PATIENCE_S = 90.0
 """A net for a process that never does what is waited for."""
 ANSWER_S = 20.0
 """So long an answer may take: a hive of this process is not given up because the machine is busy."""
