@@ -92,7 +92,8 @@ def on_console(hive: ReferenceHive) -> Iterator[Served]:
 
         yield Served(
             (f"--tcp-port={server.port}", "--auth-token=env:LAB_TOKEN"),
-            ConsoleNamespace(ConsoleConfig(port=server.port, token=TOKEN)),
+            # The other client comes right after ours, and is turned away while that is not gone.
+            ConsoleNamespace(ConsoleConfig(port=server.port, token=TOKEN, quit_s=20.0)),
             theirs,
         )
 

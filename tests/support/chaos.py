@@ -5,6 +5,7 @@ The transport is a parameter; the proxy, the caller, the kills and the books are
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     from transports import Served, Transport
 
 WORKERS = 8
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
+"""A net for a run that is stuck."""
+STILL_S = 2.0
+"""After so long without an end it is asked whether anything can end at all."""
 TICKETS_PER_LIFE = 48
 """A hive reboots after so many: it lists no more than 64 leases, and a mount asks for the list."""
 COMMAND_TIMEOUT_S = 0.5
@@ -110,7 +114,7 @@ class Chaos:
         kills = self._moments(self.summary.tickets // 25)
         restarts = self._moments(self.summary.tickets // 20)
         deadline = time.monotonic() + PATIENCE_S
-        known = -1
+        known, still = -1, time.monotonic()
         try:
             while (ended := self._ended(caller)) < self.summary.tickets:
                 if reboots and ended >= reboots[0]:
@@ -119,6 +123,11 @@ class Chaos:
                 caller.submit_what_can_be()
                 if ended > known:
                     known, deadline = ended, time.monotonic() + PATIENCE_S
+                    still = time.monotonic() + STILL_S
+                elif time.monotonic() > still:
+                    if self._only_uncertain(caller):
+                        self._reboot(caller, served)
+                    still = time.monotonic() + STILL_S
                 assert time.monotonic() < deadline, self._stuck(caller, agent)
                 if kills and ended >= kills[0]:
                     kills.pop(0)
@@ -152,6 +161,20 @@ class Chaos:
         caller.total = self.summary.tickets + len(self._forgotten)
         served.restart()
         self.summary.hive_reboots += 1
+
+    def _only_uncertain(self, caller: Caller) -> bool:
+        """Whether every open ticket is one of which nobody will ever know more while the hive lives.
+
+        Behind a gateway or a mount, a write that was lost on its way there may still be held back.
+        """
+        waiting = {name for name in caller.submitted if not self._results(name)} - self._forgotten
+        if not waiting or not self._state.exists():
+            return False
+        records = read_journal(self._state).records.values()
+        lost = {json.loads(record.request)["id"] for record in records if record.outcome_unknown}
+        return waiting <= lost and not any(
+            self.hive.effect_count("grant", name.replace("t", "lease-")) for name in waiting
+        )
 
     def _results(self, name: str) -> list[str]:
         return self.hive.terminal_lines((name, f"key-{name}"))
