@@ -79,7 +79,7 @@ def test_a_write_that_never_arrived_stays_unknown_until_the_ticket_expires(tmp_p
         (worker,) = _workers(hive, 1)
         hive.submit(raw_grant(hive, worker, "t0", "lease-0", expires=clock.now_ms + 60_000, ttl_s=60))
         with agent_on_mount(tmp_path / "hive", tmp_path / "state", clock=clock) as bench:
-            bench.until(lambda: any(r.uncertain for r in bench.store.open_records()), limit=50)
+            bench.until(lambda: any(r.uncertain for r in bench.store.open_records()))
             bench.hurry()
             bench.passes(5)
             assert bench.record("t0").state is State.EXECUTING

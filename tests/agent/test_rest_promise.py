@@ -143,8 +143,8 @@ def test_the_daemon_over_rest_is_killed_again_and_again(tmp_path: Path) -> None:
         for _ in range(KILLS):
             agent = AgentProcess(state_dir, server.url, tmp_path, "--config", str(config))
             before, deadline = ended(), time.monotonic() + LIFE_S
-            # More than two may end at once, and a Worker whose ticket a kill left uncertain gets no other: there
-            # may be nothing left to end.
+            # More than two may end at once, and a Worker whose ticket a kill left uncertain gets no other.
+            # There may be nothing left to end.
             while ended() - before < 2 and not _settled(hive, state_dir):
                 caller.submit_what_can_be()
                 assert agent.process.poll() is None, agent.errors.read_text()

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from statistics import median_low
 from typing import TYPE_CHECKING
 
 from agent_support import BOOT
@@ -376,12 +377,16 @@ def _spread(day: Day, count: int, action: Callable[[], None]) -> None:
 
 
 def growth(samples: Iterable[Sample]) -> Sample:
-    """By how much the least of the last quarter lies above the least of the second one, for each member."""
+    """By how much the least of the last quarter lies above what was usual in the second one, for each member.
+
+    The other day's hive may be away in the moment of a sample, with its thread and its descriptors: less than
+    usual is no measure.
+    """
     found = list(samples)
     quarter = len(found) // 4
     early, late = found[quarter : 2 * quarter], found[-quarter:]
     grown = {
-        name: min(getattr(one, name) for one in late) - min(getattr(one, name) for one in early)
+        name: min(getattr(one, name) for one in late) - median_low(getattr(one, name) for one in early)
         for name in Sample.__dataclass_fields__
     }
     return Sample(**grown)
