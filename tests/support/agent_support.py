@@ -178,7 +178,12 @@ def agent_on(
 
 def _namespace_on(server: ConsoleServer | GatewayServer) -> ConsoleNamespace:
     if isinstance(server, GatewayServer):
-        settings = RestConfig(url=server.url, auth_token=server.token, cache_s=server.times.cache_s)
+        settings = RestConfig(
+            url=server.url,
+            auth_token=server.token,
+            metadata_s=ANSWER_S,
+            cache_s=server.times.cache_s,
+        )
         # Tests that reach into a namespace are those of the console; the others use what both have.
         return cast("ConsoleNamespace", RestNamespace(settings, env={}))
     return ConsoleNamespace(
