@@ -12,6 +12,7 @@ from hive_support import (
     SPEC,
     STATUS,
     TOKEN,
+    WAITS,
     RawConsole,
     admitted,
     raw_grant,
@@ -48,21 +49,9 @@ if TYPE_CHECKING:
 GRANT = '{"id":"lease-1","op":"grant","priority":1,"resource":"GPU-0","subject":"worker-gpu-1","ttl_s":30}'
 
 
-PATIENT_S = 20.0
-"""For each step of a session: nothing is given up because this machine is busy."""
-
-
 def client(server: ConsoleServer, *, token: str = TOKEN) -> ConsoleNamespace:
     clock = FakeClock()
-    config = ConsoleConfig(
-        port=server.port,
-        token=token,
-        use_lock=False,
-        connect_s=PATIENT_S,
-        auth_s=PATIENT_S,
-        command_s=PATIENT_S,
-        quit_s=PATIENT_S,
-    )
+    config = ConsoleConfig(port=server.port, token=token, use_lock=False, **WAITS)
     return ConsoleNamespace(config, env={}, monotonic=clock.monotonic, sleep=clock.sleep)
 
 
