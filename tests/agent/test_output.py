@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -223,6 +224,35 @@ def test_a_directory_that_takes_no_file_is_tolerated(tmp_path: Path) -> None:
         gone.rmdir()
         status.write(bench.agent)
         assert read_status(fd) is None
+
+
+@pytest.mark.parametrize(("room", "expected"), [(None, 2), (300, 1), (0, 1)])
+def test_a_disk_that_takes_a_part_leaves_the_last_whole_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int | None, expected: int
+) -> None:
+    """A write may come out short: the rest follows, or the file of before stays."""
+    real, taken = os.write, [0]
+
+    def writes_a_little(fd: int, data: bytes) -> int:
+        if room is not None and taken[0] >= room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = real(fd, bytes(data[:100]))
+        taken[0] += written
+        return written
+
+    place = tmp_path / "place"
+    place.mkdir()
+    with _waiting_agent(tmp_path) as bench, _status_in(place, bench) as (status, fd):
+        bench.agent.totals.passes = 1
+        status.write(bench.agent)
+        bench.agent.totals.passes = 2
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", writes_a_little)
+            status.write(bench.agent)
+        document = read_status(fd)
+        assert document is not None
+        assert document["passes"] == expected
+        assert [path.name for path in place.iterdir()] == [STATUS_NAME]
 
 
 def test_a_directory_at_the_files_name_leaves_no_litter(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from ticket_agent.journal.fs import write_all
 from ticket_agent.journal.outcome import bounded_detail
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class StatusFile:
                 os.unlink(temporary, dir_fd=self._dir_fd)
             fd = os.open(temporary, flags, 0o600, dir_fd=self._dir_fd)
             try:
-                os.write(fd, data)
+                write_all(fd, data)
             finally:
                 os.close(fd)
             os.rename(temporary, STATUS_NAME, src_dir_fd=self._dir_fd, dst_dir_fd=self._dir_fd)
