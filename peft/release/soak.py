@@ -76,7 +76,8 @@ class Soak:
         begun, looks = self.clock(), 0
         identity = self.identity()
         wrong: dict[int, Finding] = {}
-        while (gone_by := self.clock() - begun) < self.soak_s:
+        # A host that was held up for the whole time has looked once all the same: nobody passes unseen.
+        while (gone_by := self.clock() - begun) < self.soak_s or looks == 0 < self.soak_s:
             finding = self._look(looks % len(self.canary.prompts), identity, wrong)
             looks += 1
             if finding is not None:

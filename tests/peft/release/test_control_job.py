@@ -143,6 +143,7 @@ class Watched:
     texts: list[str | Exception] = field(default_factory=list)
     identities: list[str] = field(default_factory=lambda: ["one"])
     expires_at: float = 1000.0
+    identity_s: float = 0.0
     now: float = 0.0
     asked: list[str] = field(default_factory=list)
 
@@ -156,6 +157,7 @@ class Watched:
         return Completion(model="m", text=said, finish="stop")
 
     def identity(self) -> str:
+        self.now += self.identity_s
         return self.identities.pop(0) if len(self.identities) > 1 else self.identities[0]
 
     def sleep(self, seconds: float) -> None:
@@ -191,6 +193,16 @@ def test_each_prompt_in_its_turn_for_as_long_as_is_asked(watched: Watched) -> No
     assert (found.finding, found.looks, found.seconds) == (None, 6, 5.5)
     assert watched.asked == [*QUICK.prompts, *QUICK.prompts[:2]]
     assert watched.watch(0).members() == {"looks": 0, "seconds": 0.0, "finding": None}
+
+
+def test_a_host_that_is_held_up_for_all_of_the_time_looks_once(watched: Watched) -> None:
+    watched.identity_s = 10.0
+    assert watched.watch(5.5).looks == 1
+    watched.texts = ["good", ServerUnreachableError("gone")]
+    found = watched.watch(5.5).finding
+    assert found is not None
+    assert found.rule == "serving-unreachable"
+    assert watched.watch(0).looks == 0
 
 
 @pytest.mark.parametrize(
