@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from crash_report import CAUGHT
 from crash_sweep import EVERYTHING
-from release_bench import benched
+from release_bench import WAIT_S, benched
 from release_cell import Player
 from release_cells import Cell
 from release_mutants import MUTANTS
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 8.0
 """A fault may also keep a release from ever ending."""
 
@@ -75,7 +76,7 @@ CHECKED_BY = {
 
 
 def run(player: Player, check: str, **wrong: str) -> list[str]:
-    player.bench.wait_s = PATIENCE_S if wrong else 30.0
+    player.bench.wait_s = PATIENCE_S if wrong else WAIT_S
     try:
         return (others if check.startswith("others") else cell)(player, check, **wrong)
     except AssertionError as error:

@@ -34,6 +34,8 @@ WAYS = {
 FEW = ("stage-phase-done", "promote-lost", "rollback-phase-begin", "rollback-incumbent-dies")
 RECOVERED = {"accepted": 0, "pointer": 0, "runtime": 0, "answers": True, "owner": False, "blocked": False}
 
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.fixture(scope="module")
 def player(memory: Path) -> Iterator[Player]:
@@ -137,7 +139,7 @@ def test_an_incumbent_that_was_started_again_is_started_once(player: Player) -> 
     bench.go(Phase.LOAD)
     life = bench.life
     assert life is not None
-    assert life.over(10), str(bench.told())
+    assert life.over(bench.wait_s), str(bench.told())
     assert "rollback_failed" in _told(player, 1)["message"]
     bench.unfault(Phase.ROLLBACK)
     assert bench.run(_recovery(player, 11)) == 0, bench.output()
@@ -198,7 +200,7 @@ def test_a_recovery_waits_for_the_release_that_runs(player: Player) -> None:
     bench.go(Phase.CANARY)
     life = bench.life
     assert life is not None
-    assert life.over(10), str(bench.told())
+    assert life.over(bench.wait_s), str(bench.told())
     assert _told(player, 1)["outcome"] == "confirmed"
     assert "nothing to recover" in _told(player, 11)["message"]
 

@@ -269,7 +269,9 @@ class ControlScene:
     def somebody_asks(self) -> Iterator[Caller]:
         pause_s = 0.005 if self.models is None else 0.05
         backend = self.room.backend(self.profile)
-        caller = Caller(self.root.pointer, backend, self.answers, pause_s=pause_s)
+        caller = Caller(
+            self.root.pointer, backend, self.answers, settle_s=self.config.settle_s, pause_s=pause_s
+        )
         caller.thread.start()
         try:
             yield caller

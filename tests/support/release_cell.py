@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from release_bench import Bench, Client, kill
+from release_bench import Bench, kill
 from release_cells import ENDS, FORWARD, JOURNAL, TOUCHING, Cell
+from serving_caller import Caller
+from serving_support import TRANSFORMERS, answers
 
 from ticket_agent.peft.errors import PeftError
 from ticket_agent.peft.release.phases import Phase
@@ -15,11 +18,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from release_cells import Name
+    from release_lab import Lab
 
-GAP_MS = 2000.0
+    from ticket_agent.peft.release.private_root import PrivateRoot
+
+GAP_MS = 30_000.0
+"""So long only who hangs lets others wait; how long it was is told at the end of the run."""
 POISONED = 1
 LONG_MS = 2 * 3_600_000
 ACCEPTED = "ticket_agent.peft.release.control_files:ControlFiles.promote"
+
+
+class Client(Caller):
+    """Somebody who asks all the time; gaps are counted only while a release is going on."""
+
+    def __init__(self, lab: Lab, root: PrivateRoot) -> None:
+        super().__init__(root.pointer, TRANSFORMERS, answers, settle_s=lab.config.settle_s, pause_s=0.01)
+        self.lab = lab
+
+    def gap_ms(self, since: float) -> float:
+        """The longest time without an answer from ``since`` until now, which is looked at as well."""
+        times = [since, *(when for when, _ in list(self.answers) if when >= since), time.monotonic()]
+        return max(after - before for before, after in pairwise(times)) * 1000
 
 
 class Player:
@@ -91,6 +111,7 @@ class Player:
         self.answers += len(client.answers)
         if not cell.event.silent:
             self.unanswered += [f"{cell.label}: {failure}" for failure in client.failures]
+            self.unanswered += [f"{cell.label}, asked too late: {failure}" for failure in client.late]
         # Only who dies while the pointer names it leaves questions without an answer.
         named = cell.phase is Phase.PROMOTE and cell.event.do == ("server", "candidate")
         found += client.wrong if cell.event.silent or named else client.failures

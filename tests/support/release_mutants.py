@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ticket_agent.peft.release import driver, phase_look, phase_machine
 from ticket_agent.peft.release.control_files import ControlFiles
 from ticket_agent.peft.release.driver import ReleaseDriver
-from ticket_agent.peft.release.phase_journal import PhaseJournal
 from ticket_agent.peft.release.phase_look import Seen, look
 from ticket_agent.peft.release.phase_machine import AcceptedIs, Act, Allowed, Move, Standing, decide
 from ticket_agent.peft.release.phases import Phase, ReleaseState
@@ -24,14 +23,12 @@ def _set(owner: Any, name: str, value: Any) -> None:
 
 
 def _starts_before_the_intent() -> None:
-    real = PhaseJournal.dispatch
-
     def begin(self: Any, story: Any, original: Any, move: Move, changed: str) -> Any:
         told = original or story
         assert move.phase is not None
         intent = self._starter.prepare(told, move.phase)
-        self._starter.start(told, move.phase, intent)
-        real(self._journal, self._files, move.phase, self._begun, intent)
+        self._starter.launch(told, move.phase, intent)()
+        self._journal.dispatch(self._files, move.phase, self._begun, intent)
         return driver._Done()
 
     _set(ReleaseDriver, "_begin", begin)
@@ -54,8 +51,8 @@ def _begins_the_lost_again() -> None:
         again = False
         run = self._files.run(move.phase)
         run.rename(run.with_name(f"{run.name}-old"))
-        self._starter.start(story, move.phase, dict(old.intent))
-        self._process(self._files, move.phase).wait(10)
+        self._starter.launch(story, move.phase, dict(old.intent))()
+        self._process(self._files, move.phase).wait(60)
         return driver._Done()
 
     real = ReleaseDriver._begin

@@ -10,19 +10,28 @@ from typing import TYPE_CHECKING
 from release_support import CANARY
 from serving_support import TOKEN
 
+from ticket_agent.peft.release.completion import CompletionReader
 from ticket_agent.peft.release.loopback import LoopbackClient
-from ticket_agent.peft.release.readiness import ask
-from ticket_agent.peft.release.serving_errors import ServingError
+from ticket_agent.peft.release.serving import COMPLETIONS_PATH
+from ticket_agent.peft.release.serving_errors import ServerUnreachableError, ServingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ticket_agent.peft.release.serving import Backend
-    from ticket_agent.peft.release.serving_pointer import PointerFile
+    from ticket_agent.peft.release.serving_pointer import PointerFile, ServingPointer
+
+DEADLINE_S = 60.0
+"""For one answer; only a server that hangs takes so long."""
 
 
 class Caller:
-    """Somebody who asks all the time, whomever the pointer names; every answer has to be a right one."""
+    """Somebody who asks all the time, whomever the pointer names; every answer has to be a right one.
+
+    Nobody is left without an answer who connects within ``settle_s`` of reading the pointer. A busy machine
+    may hold this thread up for longer than that: what then fails because the pointer has moved on, before a
+    word of the answer has come, was asked too late, and is asked again.
+    """
 
     def __init__(
         self,
@@ -30,10 +39,20 @@ class Caller:
         backend: Backend,
         told: Callable[[int], dict[str, list[str]]],
         *,
+        settle_s: float,
         pause_s: float = 0.005,
     ) -> None:
-        """``told``: what a generation says to each prompt. ``pause_s``: between two questions."""
+        """Make one who has not begun.
+
+        Args:
+            pointer: says whom to ask.
+            backend: how to ask.
+            told: what a generation says to each prompt.
+            settle_s: how long whoever was replaced is left alone with nobody asking.
+            pause_s: between two questions.
+        """
         self.pause_s = pause_s
+        self.settle_s = settle_s
         self.pointer = pointer
         self.backend = backend
         self.told = told
@@ -41,6 +60,8 @@ class Caller:
         self.answers: list[tuple[float, int]] = []
         self.failures: list[str] = []
         self.wrong: list[str] = []
+        self.late: list[str] = []
+        self.heard = False
         self.thread = threading.Thread(target=self._loop)
 
     def _loop(self) -> None:
@@ -48,18 +69,34 @@ class Caller:
         while not self.stop.wait(self.pause_s):
             number += 1
             prompt = CANARY.prompts[number % 4]
+            began = time.monotonic()
             found = self.pointer.read()
             assert found is not None
-            client = LoopbackClient(port=found.port, token=TOKEN)
             try:
-                said = ask(client, self.backend, found.name, prompt, max_tokens=8, deadline_s=5.0)
+                said = self._ask(found, prompt)
             except ServingError as error:
-                self.failures.append(str(error))
+                late = self._late(error, found, time.monotonic() - began)
+                (self.late if late else self.failures).append(str(error))
                 continue
-            if said.text != "".join(self.told(found.generation)[prompt]):
-                self.wrong.append(f"generation {found.generation} says {said.text}")
+            if said != "".join(self.told(found.generation)[prompt]):
+                self.wrong.append(f"generation {found.generation} says {said}")
                 self.failures.append(self.wrong[-1])
             self.answers.append((time.monotonic(), found.generation))
+
+    def _ask(self, found: ServingPointer, prompt: str) -> str:
+        self.heard = False
+        client = LoopbackClient(port=found.port, token=TOKEN)
+        reader = CompletionReader(self.backend.answer_names(found.name))
+        question = self.backend.question(found.name, prompt, 8)
+        for line in client.post_streamed(COMPLETIONS_PATH, question, deadline_s=DEADLINE_S):
+            self.heard = True
+            reader.feed(line)
+        return reader.finish().text
+
+    def _late(self, error: ServingError, asked: ServingPointer, took_s: float) -> bool:
+        """Whether it was this thread that took too long from the pointer to the server."""
+        broken = isinstance(error, ServerUnreachableError) and not self.heard
+        return broken and took_s > self.settle_s and self.pointer.read() != asked
 
     def longest_gap_ms(self) -> float:
         times = [when for when, _ in self.answers]

@@ -119,7 +119,7 @@ class Scene:
         self.reports: list[CanaryReport] = []
         self.servers.start(self.incumbent)
         self.pointer.move(None, ServingPointer.of(self.incumbent))
-        self.caller = Caller(pointer, backend, answers)
+        self.caller = Caller(pointer, backend, answers, settle_s=PATIENCE.settle_s)
 
     def client(self, made: Instance) -> LoopbackClient:
         return LoopbackClient(port=made.port, token=made.token)

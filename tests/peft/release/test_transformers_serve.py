@@ -168,7 +168,8 @@ def test_real_servers_pass_the_canary_and_replace_one_another(
     with open_root(root, label="root", owner_uid=os.geteuid(), create=False, private=True) as directory:
         pointer = PointerFile(directory, Guard())
         pointer.move(None, ServingPointer.of(old))
-        caller = Caller(pointer, BACKEND, said.__getitem__, pause_s=0.05)
+        patience = Patience(ready_s=300, settle_s=0.2, drain_s=60, gone_s=60)
+        caller = Caller(pointer, BACKEND, said.__getitem__, settle_s=patience.settle_s, pause_s=0.05)
         hands = BlueGreen(
             backend=BACKEND,
             incumbent=old,
@@ -177,7 +178,7 @@ def test_real_servers_pass_the_canary_and_replace_one_another(
             clients=lambda made: LoopbackClient(port=made.port, token=made.token),
             pointer=pointer,
             canary=lambda: canary(servers, new, "two", told),
-            patience=Patience(ready_s=80, settle_s=0.2, drain_s=5, gone_s=10),
+            patience=patience,
         )
         caller.thread.start()
         try:
