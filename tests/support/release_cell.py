@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 GAP_MS = 30_000.0
 """So long only who hangs lets others wait; how long it was is told at the end of the run."""
 POISONED = 1
-LONG_MS = 2 * 3_600_000
+LIFE_MS = 24 * 3_600_000
+LONG_MS = 2 * LIFE_MS
+STALE_S = 1200.0
+"""An evaluation is too old after an hour, so what is remembered of a release is done anew before that."""
 ACCEPTED = "ticket_agent.peft.release.control_files:ControlFiles.promote"
 
 
@@ -47,9 +50,12 @@ class Player:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.places: dict[tuple[str, Phase | None], Path] = {("train", None): bench.clean}
-        self.places["import", None] = bench.clean
-        self.tickets = {"train": bench.ticket("train", 1), "import": bench.ticket("import", 2)}
+        self.places: dict[tuple[str, Phase | None], Path] = {}
+        self.remembered_at = float("-inf")
+        self.tickets = {
+            "train": bench.ticket("train", 1, life_ms=LIFE_MS),
+            "import": bench.ticket("import", 2, life_ms=LIFE_MS),
+        }
         self.gaps: dict[str, float] = {}
         self.answers = 0
         self.unanswered: list[str] = []
@@ -61,6 +67,9 @@ class Player:
         order = [each for each in FORWARD if each is not Phase.TRAIN or entry == "train"]
         wanted = Phase.STAGE if phase in {*TOUCHING, Phase.ROLLBACK} else None
         at = order.index(phase) if wanted is None else order.index(wanted) + 1
+        if time.monotonic() > self.remembered_at + STALE_S:
+            self.places = {(each, None): self.bench.clean for each in self.tickets}
+            self.remembered_at = time.monotonic()
         self.bench.back_to(self._place(entry, order[:at]))
 
     def _place(self, entry: str, done: list[Phase]) -> Path:
