@@ -41,6 +41,17 @@ def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
         yield Path(name)
 
 
+TRAIN_TIMEOUT_S = 900
+"""Libraries that take seconds to import on an idle machine take a minute on a busy one, more than once."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """More time for whatever needs the extra and does not say how much."""
+    for item in items:
+        if item.get_closest_marker("train") is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TRAIN_TIMEOUT_S))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs the extra before any fixture is made."""

@@ -23,7 +23,7 @@ from ticket_agent.peft.release.skeleton_base import SOURCE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.train, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.train, pytest.mark.timeout(3000)]
 
 TRAINER = Path(__file__).parents[1] / "support" / "adapter_training.py"
 PHASES = ["validate", "train", "evaluate", "scan", "stage", "load", "canary", "promote"]
@@ -200,9 +200,19 @@ def status(host: Host) -> tuple[int, str]:
 
 
 def test_what_is_no_longer_allowed_is_stopped_and_put_back(host: Host) -> None:
-    prepared = host.lab.prepare("release-1")
+    # Its training is still going on when it is looked at, and when it is stopped, however late that is.
+    chosen = host.lab.selection
+    stack = replace(chosen.stack, limits=replace(chosen.stack.limits, steps=20_000))
+    longest: dict[str, Any] = {
+        "stack": stack,
+        "settings": replace(chosen.settings, max_steps=20_000, checkpoint_interval=50),
+    }
+    prepared = host.lab.prepare("release-1", **longest)
+    began = time.monotonic()
+    assert once(host) == (0, "ended: 0 (none); open: 0; uncertain: 0\n")
+    short_ms = 3_000 + round(6_000 * (time.monotonic() - began))
     # Nothing is served yet: the ticket waits, says why, and expires without having begun anything.
-    host.submit("t0", host.lab.prepare("release-0"), life_ms=6_000)
+    host.submit("t0", host.lab.prepare("release-0"), life_ms=short_ms)
     assert once(host) == (0, "ended: 0 (none); open: 1; uncertain: 0\n")
     wait_for(lambda: now_ms() >= (host.expiry["t0"]), "t0 expires")
     assert once(host)[0] == 0
@@ -235,7 +245,7 @@ def test_what_is_no_longer_allowed_is_stopped_and_put_back(host: Host) -> None:
     assert result is not None
     assert (result.outcome, result.message) == ("rejected", message)
     # Then the next one begins, and its own time runs out while it works.
-    host.submit("t2", host.lab.prepare("release-2"), life_ms=6_000)
+    host.submit("t2", host.lab.prepare("release-2", **longest), life_ms=short_ms)
     host.await_phase("release-2", "validate")
     state, message = host.ended("t2")
     # A phase that was stopped leaves the outcome unknown; between two phases nothing is unknown.

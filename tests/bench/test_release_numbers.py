@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from bench_table import Table
 
-pytestmark = [pytest.mark.train, pytest.mark.bench, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.train, pytest.mark.bench, pytest.mark.timeout(1500)]
 
 PATIENCE_S = 300.0
 TICKETS = 200

@@ -50,10 +50,10 @@ OPERATION = "release-one"
 MODEL = "assistant"
 OLD, NEW = "first.server", "release-one.server"
 REAL_TIMES = {
-    "ready_s": 100.0,
+    "ready_s": 400.0,
     "settle_s": 0.3,
-    "drain_s": 5.0,
-    "gone_s": 10.0,
+    "drain_s": 60.0,
+    "gone_s": 60.0,
     "soak_s": 1.0,
     "soak_pause_s": 0.1,
 }
@@ -130,7 +130,7 @@ class ControlScene:
         self.profile = replace(
             made,
             base=base,
-            canary=QUICK if self.models is None else replace(CANARY, maximum_latency_ms=10_000),
+            canary=QUICK if self.models is None else replace(CANARY, maximum_latency_ms=30_000),
             versions=tuple(versions.items()),
             stack=replace(made.stack, serving=backend),
         )
