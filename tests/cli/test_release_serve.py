@@ -45,7 +45,7 @@ class Serve:
         config = made.config
         self.config = made.folder / "release.toml"
         lines = [f'{name} = "{getattr(config, name)}"' for name in ("root", "python", "token_file")]
-        lines += [f"ports = {list(config.ports)}", "unconfined = true", "ready_s = 5.0", "gone_s = 2.0"]
+        lines += [f"ports = {list(config.ports)}", "unconfined = true", "ready_s = 60.0", "gone_s = 60.0"]
         self.config.write_text("\n".join(lines), encoding="utf-8")
         self.prepared(made.request)
 
@@ -80,7 +80,7 @@ def test_it_is_served_once_found_again_and_ended(serve: Serve) -> None:
         f"serving  {started['name']}  127.0.0.1:{started['port']}  generation {made.generation}\n"
     )
     # A reboot: everything is gone, and nobody was asked.
-    made.server(started["launch_id"]).phase.stop(timeout_s=5)
+    made.server(started["launch_id"]).phase.stop(timeout_s=60)
     rebooted = serve.run("--json")
     assert rebooted.code == Exit.OK, rebooted.err
     assert rebooted.objects[0]["state"] == "started"

@@ -58,7 +58,7 @@ REAL_TIMES = {
     "soak_pause_s": 0.1,
 }
 TIMES = {
-    "ready_s": 5.0,
+    "ready_s": 60.0,
     "settle_s": 0.05,
     "drain_s": 1.0,
     "gone_s": 2.0,
