@@ -281,7 +281,7 @@ class ControlScene:
 
     def close(self) -> None:
         for server in self.room.all():
-            server.kill()
+            server.phase.stop(timeout_s=60)
         self.root.close()
 
     # -- phases ---------------------------------------------------------------------------------------------

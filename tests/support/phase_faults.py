@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PAUSE_S = 0.002
-HOLD_S = 60.0
+HOLD_S = 600.0
+"""Nobody is held for ever; what is left of a test that failed has been ended long before."""
 
 
 def die() -> None:

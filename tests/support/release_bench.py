@@ -206,7 +206,7 @@ class Bench:
         alive = first is not None and first.running() is True
         for server in self.room.all():
             if server.launch_id != FIRST or not alive:
-                server.kill()
+                server.phase.stop(timeout_s=WAIT_S)
                 self.room.remove(server)
         servers = self.config.root / "servers"
         for folder in (self.config.root, self.home):
@@ -242,7 +242,7 @@ class Bench:
         self.end_life()
         self.end_phases()
         for server in self.room.all():
-            server.kill()
+            server.phase.stop(timeout_s=WAIT_S)
         self.root.close()
 
     # -- agents ----------------------------------------------------------------------------------------------

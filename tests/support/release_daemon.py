@@ -256,12 +256,12 @@ def release_host(folder: Path, *, faults: Faults | None = None, **config: Any) -
 def end_everything(lab: Lab) -> None:
     """End servers and phases of a release directory."""
     for known in ServerRoom(lab.config.root, None, lab.config).all():
-        known.kill()
+        known.phase.stop(timeout_s=60)
     for path in (lab.config.root / "operations").glob("**/*.run"):
         record = path / "running.json"
         if record.exists():
             launch_id = json.loads(record.read_text())["launch_id"]
-            RunningPhase(path, launch_id=launch_id).stop(timeout_s=10)
+            RunningPhase(path, launch_id=launch_id).stop(timeout_s=60)
 
 
 class Asker:
