@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -12,6 +13,7 @@ from control_scene import NEW, OLD, ControlScene, scene
 from open_connection import connected_to
 
 from ticket_agent.peft.release.known_server import KnownServer
+from ticket_agent.peft.release.launch_errors import PhaseStopError
 from ticket_agent.peft.release.phases import Phase
 from ticket_agent.peft.release.serving_pointer import PointerFile
 
@@ -97,3 +99,27 @@ def test_a_rollback_of_what_is_not_its_own_touches_nothing(
     after = (loaded.root.control.accepted(), loaded.root.control.runtime(), loaded.root.pointer.read())
     assert after == before
     assert loaded.server(NEW).usable()
+
+
+def test_a_candidate_that_ends_later_than_it_was_told_to_is_gone(
+    loaded: ControlScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine takes longer to end processes than one call waits; whether they are there counts."""
+    kill, later = KnownServer.kill, []
+
+    def slow(server: KnownServer) -> None:
+        later.append(threading.Timer(0.3, kill, [server]))
+        later[0].start()
+        raise PhaseStopError("something is still there; stop it again")
+
+    monkeypatch.setattr(KnownServer, "kill", slow)
+    loaded.config = replace(loaded.config, gone_s=20.0)
+    monkeypatch.setattr(KnownServer, "stop", refused)
+    found = loaded.run(Phase.ROLLBACK)
+    later[0].join()
+    assert found.succeeded, found.detail
+    assert found.detail["candidate_gone"] is True
+
+
+def refused(_: KnownServer) -> None:
+    raise PhaseStopError("it could not be asked to end; kill it")
