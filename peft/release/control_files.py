@@ -26,6 +26,7 @@ from ticket_agent.peft.release.markers import (
     Owner,
     RuntimeSelection,
 )
+from ticket_agent.peft.release.replaced import read_replaced
 from ticket_agent.peft.release.root_errors import (
     AcceptedConflictError,
     RootBlockedError,
@@ -42,7 +43,7 @@ ACCEPTED_FILE: Final = "accepted.json"
 
 
 class ControlFiles:
-    """The control files of one root. Whoever changes one holds the root's lock."""
+    """The control files of one root. Whoever changes one holds the root's lock; whoever reads need not."""
 
     def __init__(self, root: Directory, guard: Guard) -> None:
         self._root = root
@@ -57,9 +58,10 @@ class ControlFiles:
             AbsentError: nothing was ever deployed here.
             DocumentError: the file is no deployment state. It is damaged; nothing follows from it.
             FileRefusedError: it is no plain file of its size.
+            FileChangedError: it is replaced faster than it can be read.
             PeftIoError: the system failed; nothing follows from that either.
         """
-        return parse_deployment(self._root.read_file(ACCEPTED_FILE, max_bytes=MAX_STATE_BYTES))
+        return parse_deployment(read_replaced(self._root, ACCEPTED_FILE, max_bytes=MAX_STATE_BYTES))
 
     def initialise(self, state: DeploymentState) -> None:
         """Write the first deployment state of a root.
@@ -143,7 +145,7 @@ class ControlFiles:
             AbsentError: nothing was ever selected.
             DocumentError: the file is damaged.
         """
-        return RuntimeSelection.parse(self._root.read_file(RUNTIME_FILE, max_bytes=MAX_MARKER_BYTES))
+        return RuntimeSelection.parse(read_replaced(self._root, RUNTIME_FILE, max_bytes=MAX_MARKER_BYTES))
 
     def select_runtime(self, selection: RuntimeSelection) -> None:
         """Durably say what the server loads when it is started next."""
@@ -249,7 +251,7 @@ class ControlFiles:
 
     def _marker(self, name: str) -> bytes | None:
         try:
-            return self._root.read_file(name, max_bytes=MAX_MARKER_BYTES)
+            return read_replaced(self._root, name, max_bytes=MAX_MARKER_BYTES)
         except AbsentError:
             return None
 

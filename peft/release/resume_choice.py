@@ -11,6 +11,7 @@ from ticket_agent.peft.release.checkpoint import CheckpointManifest, parse_check
 from ticket_agent.peft.release.document_error import DocumentError
 from ticket_agent.peft.release.native.checkpoints import NEWEST, PUBLISHED
 from ticket_agent.peft.release.phases import Phase
+from ticket_agent.peft.release.replaced import read_replaced
 
 if TYPE_CHECKING:
     from ticket_agent.peft.release.private_root import PrivateRoot
@@ -31,7 +32,7 @@ def newest_checkpoint(root: PrivateRoot, operation_id: str) -> bytes | None:
             operation.open_dir(Phase.TRAIN.value) as job,
             job.open_dir("out") as out,
         ):
-            return out.read_file(NEWEST, max_bytes=MAX_JSON_BYTES)
+            return read_replaced(out, NEWEST, max_bytes=MAX_JSON_BYTES)
     except AbsentError:
         return None
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ticket_agent.peft.errors import AbsentError, FileChangedError, PeftError
+from ticket_agent.peft.errors import AbsentError, PeftError
 from ticket_agent.peft.release.canonical import decode_object, encode
 from ticket_agent.peft.release.document_error import reading
 from ticket_agent.peft.release.loopback import check_port
+from ticket_agent.peft.release.replaced import read_replaced
 from ticket_agent.peft.release.rules import choice, digest_text, exact, field_names, integer, text
 from ticket_agent.protocol.tokens import U64_MAX
 
@@ -27,7 +28,6 @@ MAX_POINTER_BYTES: Final = 2048
 
 _SCHEMA: Final = "ticket-agent-serving/v1"
 _MAX_NAME_BYTES: Final = 192
-_READ_TRIES: Final = 16
 
 
 class PointerConflictError(PeftError):
@@ -104,17 +104,8 @@ class PointerFile:
             FileChangedError: it is replaced faster than it can be read.
             PeftIoError: the system failed.
         """
-        for _ in range(_READ_TRIES):
-            try:
-                return self._read()
-            except FileChangedError:
-                # It was replaced between opening and reading it; the next one is as good.
-                continue
-        return self._read()
-
-    def _read(self) -> ServingPointer | None:
         try:
-            data = self._root.read_file(POINTER_FILE, max_bytes=MAX_POINTER_BYTES)
+            data = read_replaced(self._root, POINTER_FILE, max_bytes=MAX_POINTER_BYTES)
         except AbsentError:
             return None
         return ServingPointer.parse(data)

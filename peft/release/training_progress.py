@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ticket_agent.peft.errors import AbsentError, PeftError
 from ticket_agent.peft.release.document_error import DocumentError
 from ticket_agent.peft.release.native.loss_log import LOG_SCHEMA, MAX_EVENTS
+from ticket_agent.peft.release.replaced import read_replaced
 from ticket_agent.peft.release.spelled import decode_spelled, spell
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def read_losses(outputs: Directory) -> TrainingLosses | None:
     """
     for name, schema in ((LOG_FILE, LOG_SCHEMA), (PROGRESS_FILE, _SCHEMA)):
         try:
-            data = outputs.read_file(name, max_bytes=MAX_PROGRESS_BYTES)
+            data = read_replaced(outputs, name, max_bytes=MAX_PROGRESS_BYTES)
             return _losses(decode_spelled(data, what=name, max_bytes=MAX_PROGRESS_BYTES), schema)
         except AbsentError:
             continue
