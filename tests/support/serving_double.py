@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Any
 
 LOADED_WORD = " ~"
+LOADED_FAULTS = ("wrong-under-load", "refuses-others")
+CALM_QUESTIONS = 5
+"""So many are asked by a canary, each when the one before is answered, until others ask at the same time."""
+COMPANY_S = 30.0
 
 
 class Server(ThreadingHTTPServer):
@@ -31,6 +35,20 @@ class Server(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.asked = 0
         self.busy = 0
+        self.company = threading.Event()
+
+    def came(self) -> None:
+        """A question has come; note whether another is being answered, where questions are asked at once."""
+        with self.lock:
+            self.asked += 1
+            self.busy += 1
+            # Who has an answer may ask again before the thread that gave it is done.
+            calm = self.asked <= CALM_QUESTIONS
+            if self.busy > 1 and not calm:
+                self.company.set()
+        if not calm and self.fault in LOADED_FAULTS:
+            # However the threads are scheduled, two of the questions meet.
+            self.company.wait(COMPANY_S)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -72,9 +90,7 @@ class Handler(BaseHTTPRequestHandler):
         if name not in self.server.spec["answers"]:
             self._json(404, {"error": f"no model {name}"})
             return
-        with self.server.lock:
-            self.server.asked += 1
-            self.server.busy += 1
+        self.server.came()
         try:
             self._answer(name, prompt, body)
         finally:
@@ -108,7 +124,7 @@ class Handler(BaseHTTPRequestHandler):
             # Keyed by the prompt alone: whoever asked first, under whichever name, is remembered.
             with self.server.lock:
                 pieces = self.server.cache.setdefault(prompt, list(spec["base"][prompt]))
-        if fault == "wrong-under-load" and self.server.busy > 1:
+        if fault == "wrong-under-load" and self.server.company.is_set():
             pieces[-1] = LOADED_WORD
         return pieces
 
@@ -116,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
         spec, fault = self.server.spec, self.server.fault
         if fault == "crash-on-first-use":
             os._exit(1)
-        if fault == "refuses-others" and self.server.busy > 1:
+        if fault == "refuses-others" and self.server.company.is_set():
             self._json(503, {"error": "busy"})
             return
         time.sleep(spec.get("delay_s", 0.0))

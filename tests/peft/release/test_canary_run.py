@@ -50,7 +50,7 @@ def run(running: Running, backend: Backend = TRANSFORMERS, **changes: Any) -> Ca
         "expected": expected(running.instance.generation),
         "references": (BASE_REFERENCE,) if backend is TRANSFORMERS else (),
         "identity": running.identity,
-        "first_s": 5.0,
+        "first_s": 60.0,
     }
     return CanaryRun(**(members | changes)).run()
 
@@ -94,7 +94,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("fault", "rule", "text"), FAULTS, ids=[fault for fault, _, _ in FAULTS])
 def test_a_bad_server_is_found_out(fault: str, rule: str | None, text: str | None, tmp_path: Path) -> None:
-    with double(tmp_path, fault=fault, delay_s=0.02) as running:
+    with double(tmp_path, fault=fault) as running:
         report = run(running)
     assert not report.passed
     found = report.findings[0]
@@ -163,7 +163,7 @@ def test_a_restart_during_the_canary_is_noticed(tmp_path: Path) -> None:
 
 
 def test_what_is_tolerated_is_what_the_profile_says(tmp_path: Path) -> None:
-    with double(tmp_path, fault="wrong-under-load", delay_s=0.02) as running:
+    with double(tmp_path, fault="wrong-under-load") as running:
         report = run(running, canary=replace(QUICK, acceptance=tolerant(prefix_tokens=3)))
     assert report.passed, report.findings
 
