@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 60.0
 """For one answer; only a server that hangs takes so long."""
+HEARD_S = 60.0
 
 
 class Caller:
@@ -97,6 +98,13 @@ class Caller:
         """Whether it was this thread that took too long from the pointer to the server."""
         broken = isinstance(error, ServerUnreachableError) and not self.heard
         return broken and took_s > self.settle_s and self.pointer.read() != asked
+
+    def hear(self, generation: int) -> None:
+        """Wait until a question that is asked from now on is answered by that generation."""
+        since, end = len(self.answers), time.monotonic() + HEARD_S
+        while generation not in {found for _, found in self.answers[since:]}:
+            assert time.monotonic() < end, f"generation {generation} does not answer: {self.failures}"
+            time.sleep(0.01)
 
     def longest_gap_ms(self) -> float:
         times = [when for when, _ in self.answers]

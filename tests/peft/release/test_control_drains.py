@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DRAIN_S = 0.5
+GONE_S = 0.5
+"""Who is connected keeps a server from ending by itself, for as long as it is given."""
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def loaded(tmp_path: Path) -> Iterator[ControlScene]:
         made.point(made.start_old())
         made.start_new()
         made.ready(OLD, NEW)
-        made.config = replace(made.config, drain_s=DRAIN_S)
+        made.config = replace(made.config, drain_s=DRAIN_S, gone_s=GONE_S)
         yield made
 
 

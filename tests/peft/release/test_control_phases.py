@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+STOP_S = 30.0
+
+
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[ControlScene]:
     """The incumbent serves."""
@@ -59,10 +62,13 @@ def test_a_rollback_takes_a_whole_promotion_back(served: ControlScene) -> None:
     served.run(Phase.STAGE)
     served.start_new()
     with served.somebody_asks() as caller:
+        caller.hear(1)
         for phase in (Phase.LOAD, Phase.CANARY, Phase.PROMOTE):
             assert served.run(phase).succeeded
+        caller.hear(2)
         served.start_old("again.server")
         found = served.run(Phase.ROLLBACK, incumbent="again.server")
+        caller.hear(1)
     assert found.succeeded, found.detail
     assert caller.failures == []
     assert caller.generations() == [1, 2]
@@ -193,7 +199,7 @@ def test_load_tells_what_it_found(quiet: ControlScene) -> None:
 def test_a_candidate_that_is_not_as_it_must_be_is_not_loaded(
     fault: str, rule: str, quiet: ControlScene
 ) -> None:
-    quiet.config = replace(quiet.config, ready_s=0.5 if fault == "never-ready" else 5.0)
+    quiet.config = replace(quiet.config, ready_s=0.5 if fault == "never-ready" else 60.0)
     quiet.fault(2, fault)
     quiet.start_new()
     found = quiet.run(Phase.LOAD)
@@ -336,7 +342,7 @@ def test_nobody_is_sent_to_a_candidate_that_failed_since_its_canary(
     what: str, rule: str, loaded: ControlScene
 ) -> None:
     if what == "killed":
-        loaded.server(NEW).phase.stop(timeout_s=5)
+        loaded.server(NEW).phase.stop(timeout_s=STOP_S)
     else:
         loaded.fault(2, what)
     with loaded.somebody_asks() as caller:
@@ -385,7 +391,7 @@ def test_a_candidate_that_fails_while_it_is_watched_is_taken_back(
         while loaded.root.control.accepted() != loaded.promoted:
             time.sleep(0.01)
         if what == "killed":
-            loaded.server(NEW).phase.stop(timeout_s=5)
+            loaded.server(NEW).phase.stop(timeout_s=STOP_S)
         else:
             loaded.fault(2, what)
 
@@ -476,8 +482,8 @@ def test_an_unwilling_candidate_is_ended(loaded: ControlScene) -> None:
 
 
 def test_a_new_incumbent_may_have_the_port_of_the_dead_candidate(loaded: ControlScene) -> None:
-    loaded.server(NEW).phase.stop(timeout_s=5)
-    loaded.server(OLD).phase.stop(timeout_s=5)
+    loaded.server(NEW).phase.stop(timeout_s=STOP_S)
+    loaded.server(OLD).phase.stop(timeout_s=STOP_S)
     port = loaded.server(NEW).instance.port
     made = loaded.room.again(loaded.server(OLD), "again.server", port=port)
     old = loaded.server(OLD)
@@ -497,10 +503,10 @@ def test_a_phase_as_the_agent_runs_it(loaded: ControlScene) -> None:
         argv=(sys.executable, "-I", "-m", "ticket_agent.peft.release.control", "promote", "--job", str(job)),
         run_dir=loaded.folder / "promote.run",
         working_dir=job,
-        deadline_s=30,
+        deadline_s=100,
     )
     phase = ConfinedLauncher(Unconfined()).start(command)
-    state = phase.wait(30)
+    state = phase.wait(100)
     assert isinstance(state, Finished)
     assert state.record.succeeded, phase.log().lines()
     assert phase.log().lines() == ["promote succeeded"]
