@@ -100,7 +100,7 @@ class Caller:
         return broken and took_s > self.settle_s and self.pointer.read() != asked
 
     def hear(self, generation: int) -> None:
-        """Wait until a question that is asked from now on is answered by that generation."""
+        """Wait until that generation has answered once more."""
         since, end = len(self.answers), time.monotonic() + HEARD_S
         while generation not in {found for _, found in self.answers[since:]}:
             assert time.monotonic() < end, f"generation {generation} does not answer: {self.failures}"

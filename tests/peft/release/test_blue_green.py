@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -49,6 +48,7 @@ from ticket_agent.peft.release.tcp_table import connections_to
 from ticket_agent.peft.roots import open_root
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
     from pathlib import Path
 
