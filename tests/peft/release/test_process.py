@@ -106,20 +106,28 @@ def test_descendants_and_marks() -> None:
         "if os.fork() == 0:\n    os.setsid()\n    os.fork()\n    os.write(w, b'x'); signal.pause()\n"
         "n = 0\nwhile n < 2: n += len(os.read(r, 9))\nprint(flush=True); signal.pause()"
     )
-    environment = {"MARK": "a value"}
+    # Of this process alone: the same test may run beside this one, and all processes are looked at.
+    mark = f"a value {os.getpid()}"
+    environment = {"MARK": mark}
     command = [sys.executable, "-I", "-S", "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         process.stdout.readline()
         below = descendants(process.pid)
         assert len(below) == 2
-        assert {found.pid for found in marked("MARK", "a value")} == {
+        assert {found.pid for found in marked("MARK", mark)} == {
             process.pid,
             *(found.pid for found in below),
         }
-        assert marked("MARK", "a val") == marked("MAR", "a value") == []
+        assert marked("MARK", mark[:-1]) == marked("MAR", mark) == []
         assert set(below) <= set(descendants(os.getpid()))
         assert running_tasks(os.geteuid()) >= 4
-        for identity in (*below, identity_of(process)):
+        killed = [(identity, open_process(identity)) for identity in (*below, identity_of(process))]
+        for identity, _ in killed:
             assert send_signal(identity, signal.SIGKILL)
-    assert marked("MARK", "a value") == []
+    # Whoever gets a signal dies when it is its turn.
+    for _, pidfd in killed:
+        assert pidfd is not None
+        assert wait_gone(pidfd, 20)
+        os.close(pidfd)
+    assert marked("MARK", mark) == []
