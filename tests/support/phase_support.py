@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ticket_agent.peft.release.running_phase import RunningPhase
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def _bubblewrap() -> Bubblewrap | None:
@@ -153,7 +153,7 @@ class Stage:
 
     def close(self) -> None:
         for phase in self.phases:
-            phase.stop(timeout_s=5)
+            phase.stop(timeout_s=WAIT_S)
         os.close(self._told)
 
 

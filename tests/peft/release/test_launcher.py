@@ -29,7 +29,7 @@ from ticket_agent.peft.release.launcher import ConfinedLauncher
 from ticket_agent.peft.release.offline_flags import OFFLINE
 from ticket_agent.peft.release.output_ring import OutputBounds
 from ticket_agent.peft.release.phase_command import PhaseLimits
-from ticket_agent.peft.release.process import ProcessIdentity, send_signal
+from ticket_agent.peft.release.process import ProcessIdentity, send_signal, wait_gone
 from ticket_agent.peft.release.run_files import EXIT_FILE, RUNNING_FILE, EndReason, RunRecord, read_exit
 from ticket_agent.peft.release.running_phase import Finished, Lost, NotStarted, Running, RunningPhase
 
@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from ticket_agent.peft.release.confine import Confinement, Wrapped
     from ticket_agent.peft.release.phase_command import PhaseCommand
     from ticket_agent.peft.release.run_files import ExitRecord
+    from ticket_agent.peft.release.running_phase import PhaseState
 
+DEADLINE_S = 5.0
+"""Of a phase whose three processes have to be there before it is over."""
 LARGE = OutputBounds(head_bytes=1000, piece_bytes=4000)
 
 
@@ -62,6 +65,16 @@ def running(phase: RunningPhase) -> RunRecord:
     return state.record
 
 
+def stopped(phase: RunningPhase) -> PhaseState:
+    """Stop it in the time that callers have; again, as it says, where that is too short for a busy host."""
+    end = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return phase.stop()
+        except PhaseStopError:
+            assert time.monotonic() < end
+
+
 def again(phase: RunningPhase) -> RunningPhase:
     """The handle that another process would make."""
     return RunningPhase(phase.run_dir, launch_id=phase.launch_id)
@@ -77,7 +90,7 @@ def test_the_exit_code_is_kept(stage: Stage, code: int) -> None:
     assert record.output_bytes == 6
     assert record.started_unix_ms <= record.ended_unix_ms
     # Nothing changes it any more.
-    assert phase.stop() == again(phase).poll() == Finished(record=record)
+    assert phase.stop(timeout_s=WAIT_S) == again(phase).poll() == Finished(record=record)
 
 
 def test_a_phase_that_kills_itself(stage: Stage) -> None:
@@ -91,19 +104,18 @@ def test_starting_and_looking_leave_no_descriptor(stage: Stage) -> None:
         phase = stage.start("pass")
         ended(phase)
         phase.log()
-        phase.stop()
+        phase.stop(timeout_s=WAIT_S)
 
 
 def test_stopping_ends_the_whole_tree_at_once(stage: Stage) -> None:
     phase = stage.start(TREE + "signal.pause()\n")
     assert stage.hear(3) == b"DDP"
-    before = time.monotonic()
-    state = phase.stop()
-    assert time.monotonic() - before < 1
+    state = phase.stop(timeout_s=WAIT_S)
+    # Else it would be lost: a supervisor that takes its time is killed.
     assert isinstance(state, Finished)
     assert state.record.reason is EndReason.STOPPED
     assert stage.nobody_left()
-    assert phase.stop() == state
+    assert phase.stop(timeout_s=WAIT_S) == state
 
 
 def test_what_a_phase_leaves_behind_ends_with_it(stage: Stage) -> None:
@@ -116,7 +128,7 @@ def test_a_phase_that_ignores_every_signal_is_stopped(stage: Stage) -> None:
     code = "for n in set(signal.Signals) - {9, 19}: signal.signal(n, signal.SIG_IGN)\n"
     phase = stage.start(TELL + code + "tell(b'P')\nwhile True: signal.pause()\n")
     stage.hear(1)
-    assert isinstance(phase.stop(), Finished)
+    assert isinstance(phase.stop(timeout_s=WAIT_S), Finished)
     assert stage.nobody_left()
 
 
@@ -124,12 +136,12 @@ def test_a_fork_storm_is_stopped(stage: Stage) -> None:
     doubling = "for _ in range(6):\n    if os.fork() == 0:\n        os.setsid()\n"
     phase = stage.start(TELL + "tell(b'P')\n" + doubling + "signal.pause()\n")
     stage.hear(1)
-    assert isinstance(phase.stop(timeout_s=10), Finished)
+    assert isinstance(phase.stop(timeout_s=WAIT_S), Finished)
     assert stage.nobody_left()
 
 
 def test_the_deadline_ends_the_tree(stage: Stage) -> None:
-    phase = stage.start(TREE + "signal.pause()\n", deadline_s=0.5)
+    phase = stage.start(TREE + "signal.pause()\n", deadline_s=DEADLINE_S)
     assert stage.hear(3) == b"DDP"
     assert ended(phase).reason is EndReason.DEADLINE
     assert stage.nobody_left()
@@ -177,12 +189,12 @@ def test_without_a_deadline_it_runs_until_it_is_stopped(stage: Stage) -> None:
     phase = stage.start(STAY, deadline_s=None)
     assert stage.hear(1) == b"P"
     assert isinstance(phase.poll(), Running)
-    assert isinstance(phase.stop(timeout_s=5), Finished)
+    assert isinstance(phase.stop(timeout_s=WAIT_S), Finished)
     stage.wait_nobody_left()
 
 
 def test_the_deadline_holds_without_the_agent(stage: Stage) -> None:
-    command = stage.command(TREE + "signal.pause()\n", deadline_s=0.6)
+    command = stage.command(TREE + "signal.pause()\n", deadline_s=DEADLINE_S)
     _killed_agent(stage, command)
     assert stage.hear(3) == b"DDP"
     record = ended(RunningPhase(command.run_dir, launch_id=command.launch_id))
@@ -195,7 +207,7 @@ def test_another_process_stops_it(stage: Stage) -> None:
     _killed_agent(stage, command)
     assert stage.hear(3) == b"DDP"
     phase = RunningPhase(command.run_dir, launch_id=command.launch_id)
-    assert isinstance(phase.stop(), Finished)
+    assert isinstance(phase.stop(timeout_s=WAIT_S), Finished)
     assert stage.nobody_left()
 
 
@@ -214,19 +226,30 @@ def test_with_a_killed_supervisor_the_outcome_is_lost_and_the_phase_dies(stage: 
     record = running(phase)
     assert send_signal(record.supervisor, signal.SIGKILL)
     assert phase.wait(WAIT_S) == Lost(record=record)
-    assert phase.stop() == Lost(record=record)
+    assert phase.stop(timeout_s=WAIT_S) == Lost(record=record)
     stage.wait_nobody_left()
-    assert phase.stop() == again(phase).poll() == Lost(record=record)
+    assert phase.stop(timeout_s=WAIT_S) == again(phase).poll() == Lost(record=record)
 
 
-def test_a_supervisor_that_does_not_react_is_killed_within_the_second(stage: Stage) -> None:
+def test_a_supervisor_that_does_not_react_is_killed_within_the_second(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[tuple[float, bool]] = []
+
+    def waiting(pidfd: int, timeout_s: float) -> bool:
+        waits.append((timeout_s, wait_gone(pidfd, timeout_s)))
+        return waits[-1][1]
+
+    monkeypatch.setattr("ticket_agent.peft.release.running_phase.wait_gone", waiting)
     phase = stage.start(TREE + "signal.pause()\n")
     assert stage.hear(3) == b"DDP"
     record = running(phase)
     assert send_signal(record.supervisor, signal.SIGSTOP)
-    before = time.monotonic()
-    assert phase.stop() == Lost(record=record)
-    assert time.monotonic() - before < 1
+    assert stopped(phase) == Lost(record=record)
+    # It is asked, then killed; both together are given no more than a second.
+    (asked_s, reacted), (killed_s, _) = waits[:2]
+    assert not reacted
+    assert killed_s <= 1 - asked_s
     stage.wait_nobody_left()
 
 
@@ -262,7 +285,7 @@ def test_a_flood_can_be_stopped_and_read_meanwhile(stage: Stage) -> None:
     stage.hear(1)
     while phase.log().left_out < 10 * LARGE.total_bytes:
         assert isinstance(phase.poll(), Running)
-    assert isinstance(phase.stop(), Finished)
+    assert isinstance(phase.stop(timeout_s=WAIT_S), Finished)
 
 
 def test_any_bytes_can_be_written(stage: Stage) -> None:
@@ -390,7 +413,7 @@ def test_a_supervisor_that_dies_before_it_starts_anything_is_a_definite_no(stage
     with pytest.raises(LaunchRefusedError, match="broken"):
         launcher.start(command)
     phase = RunningPhase(command.run_dir, launch_id=command.launch_id)
-    assert phase.poll() == phase.stop() == NotStarted()
+    assert phase.poll() == phase.stop(timeout_s=WAIT_S) == NotStarted()
     assert ended(stage.launcher.start(command)).succeeded
 
 
@@ -420,7 +443,7 @@ def test_a_supervisor_without_an_answer_leaves_the_question_open(stage: Stage) -
 
 def test_a_handle_of_what_never_was(stage: Stage) -> None:
     phase = RunningPhase(stage.folder / "run-7", launch_id="op")
-    assert phase.poll() == phase.stop() == NotStarted()
+    assert phase.poll() == phase.stop(timeout_s=WAIT_S) == NotStarted()
     assert phase.identity() is None
     assert phase.log().lines() == []
 
@@ -437,7 +460,7 @@ def test_a_run_directory_of_another_launch_is_refused(stage: Stage) -> None:
         with pytest.raises(PhaseMismatchError):
             wrong.stop()
     assert isinstance(phase.poll(), Running)
-    phase.stop()
+    phase.stop(timeout_s=WAIT_S)
     with pytest.raises(PhaseMismatchError):
         other.poll()
 
@@ -457,7 +480,7 @@ def test_a_recycled_process_number_is_never_signalled(stage: Stage, change: dict
         for name in ("supervisor", "child"):
             body[name] = {**same.to_json(), **change}
         (phase.run_dir / RUNNING_FILE).write_text(json.dumps(body))
-        assert isinstance(phase.stop(), Lost)
+        assert isinstance(phase.stop(timeout_s=WAIT_S), Lost)
         assert innocent.poll() is None
         innocent.kill()
 
@@ -477,7 +500,7 @@ def test_damaged_run_files_are_no_outcome(stage: Stage, name: str, data: bytes) 
         good.unlink()
     else:
         good.write_bytes(kept)
-    assert isinstance(phase.stop(), Finished)
+    assert isinstance(phase.stop(timeout_s=WAIT_S), Finished)
 
 
 FULL_DISK = """
@@ -500,7 +523,7 @@ with staged(disk, confinement) as stage:
     except OSError as error:
         print(error.strerror)
     (stage.work / "go").write_bytes(b"")
-    state = phase.wait(20)
+    state = phase.wait(WAIT_S)
     assert isinstance(state, Finished), state
     record = state.record
     print(record.reason, record.code, record.output_bytes, record.output_lost_bytes > 0)
@@ -595,7 +618,7 @@ def test_another_who_looks_is_not_taken_for_a_supervisor(stage: Stage) -> None:
     phase = stage.start(STAY)
     stage.hear(1)
     send_signal(running(phase).supervisor, signal.SIGKILL)
-    assert isinstance(phase.stop(), Lost)
+    assert isinstance(phase.stop(timeout_s=WAIT_S), Lost)
     with (phase.run_dir / "lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         assert isinstance(phase.poll(), Lost)
