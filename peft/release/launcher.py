@@ -32,8 +32,8 @@ __all__ = ["ALLOWED_VARIABLES", "ConfinedLauncher", "Launcher", "PhaseCommand", 
 
 _PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
 _ANSWER_BYTES: Final = 64 * 1024
-_START_TIMEOUT_S: Final = 10.0
-_LAST_BREATH_S: Final = 1.0
+_START_TIMEOUT_S: Final = 30.0
+_LAST_BREATH_S: Final = 10.0
 """How long a supervisor that has said no may take to be gone."""
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_LOCK: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -108,7 +108,9 @@ class ConfinedLauncher:
         return phase
 
     def _start_supervisor(self, wrapped: Wrapped, dir_fd: int, lock_fd: int) -> subprocess.Popen[bytes]:
-        python = (sys.executable, "-I", "-S", "-c", _BOOTSTRAP, str(_PACKAGE_ROOT))
+        # What this process was told by the environment, -I would make the supervisor forget.
+        quiet = ("-B",) if sys.dont_write_bytecode else ()
+        python = (sys.executable, "-I", "-S", *quiet, "-c", _BOOTSTRAP, str(_PACKAGE_ROOT))
         return subprocess.Popen(  # noqa: S603 - our own program
             [*wrapped.supervisor_prefix, *python, str(dir_fd), str(lock_fd)],
             stdin=subprocess.PIPE,

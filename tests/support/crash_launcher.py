@@ -86,6 +86,7 @@ def be_prepared(order: dict[str, Any]) -> Callable[[], None] | None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
+        sys.dont_write_bytecode = True  # a beginning of a file would be taken for the whole by others
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_limit"],) * 2)
     if order.get("short") is not None:
         write, most = os.write, order["short"]

@@ -6,6 +6,7 @@ import importlib
 import os
 import resource
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def killed_in_step_ten() -> None:
 
 def disk_is_nearly_full() -> None:
     """Nothing longer than an observation can be written."""
+    sys.dont_write_bytecode = True  # a beginning of a file would be taken for the whole by others
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
     # As in any Python process: writing then fails with EFBIG.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

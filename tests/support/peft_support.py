@@ -94,13 +94,19 @@ def synced_directories(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @contextmanager
 def no_file_larger_than(size: int) -> Iterator[None]:
-    """The body, and what it starts, cannot write beyond that many bytes: EFBIG."""
+    """The body, and what it starts, cannot write beyond that many bytes: EFBIG.
+
+    Nor does it write bytecode: Python up to 3.12 takes the beginning of a file for the whole, and everybody who
+    imports that module later fails.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = writes
 
 
 def make_file(path: Path) -> None:
