@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Detection", "candidates", "describe", "detect", "evidence", "examine"]
 
-_PROBE_S: Final = 10.0
+_PROBE_S: Final = 30.0
 _LIMITS: Final = PhaseLimits(
     file_bytes=1 << 20, address_space_bytes=4 << 30, memory_bytes=1 << 30, scratch_bytes=1 << 24
 )
