@@ -96,7 +96,7 @@ def synced_directories(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def no_file_larger_than(size: int) -> Iterator[None]:
     """The body, and what it starts, cannot write beyond that many bytes: EFBIG.
 
-    Nor does it write bytecode: Python up to 3.12 takes the beginning of a file for the whole, and everybody who
+    Nor does it write bytecode: some Pythons take the beginning of a file for the whole, and everybody who
     imports that module later fails.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

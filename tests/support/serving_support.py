@@ -47,10 +47,23 @@ def expected(generation: int) -> tuple[Expected, ...]:
     return tuple(Expected(pieces=tuple(answers(generation)[prompt])) for prompt in CANARY.prompts)
 
 
-_SHARE = 1000
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_FIRST_PORT = 20_000 + _WORKER % 8 * _SHARE
-_PORTS = (_FIRST_PORT + number % _SHARE for number in itertools.count(os.getpid()))
+_FIRST_PORT = 20_000
+_SHARE = 250
+_SHARES = 48
+
+
+def _own_share() -> int:
+    """The first port of a share that no other process of tests on this host has while this one lives."""
+    for number in range(_SHARES):
+        with socket.socket(socket.AF_UNIX) as taken, suppress(OSError):
+            taken.bind(f"\0ticket-agent-test-ports-{number}")
+            taken.detach()  # held until this process ends
+            return _FIRST_PORT + number * _SHARE
+    return _FIRST_PORT + os.getpid() % _SHARES * _SHARE
+
+
+_OWN_SHARE = _own_share()
+_PORTS = (_OWN_SHARE + number % _SHARE for number in itertools.count())
 
 
 def free_port() -> int:

@@ -72,7 +72,7 @@ def test_what_is_stored_is_loaded(here: PrivateRoot, place: Path) -> None:
 
 
 @given(data=st.binary(min_size=1, max_size=300))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_bytes(here: PrivateRoot, data: bytes) -> None:
     assert here.objects.load(here.objects.store(data)) == data
     assert here.objects.store(data) == digest(data)

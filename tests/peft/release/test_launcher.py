@@ -624,6 +624,17 @@ def test_another_who_looks_is_not_taken_for_a_supervisor(stage: Stage) -> None:
         assert isinstance(phase.poll(), Lost)
 
 
+@pytest.mark.parametrize("none", [True, False])
+def test_the_supervisor_writes_bytecode_where_the_agent_does(
+    stage: Stage, none: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", none)
+    phase = stage.start(STAY)
+    stage.hear(1)
+    command = Path(f"/proc/{running(phase).supervisor.pid}/cmdline").read_bytes().split(b"\0")
+    assert (b"-B" in command) is none
+
+
 def test_the_supervisor_carries_nothing_of_the_agent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "leak")
     phase = stage.start(STAY)
