@@ -51,11 +51,13 @@ print(found.launcher.name, *sorted(found.held))
 
 
 @needs_manager
+@pytest.mark.timeout(900)
 def test_phases_run_as_services() -> None:
     here = Path(__file__).parent
     chosen = f"systemd and ({' or '.join(CHOSEN)})"
     command = (sys.executable, "-m", "pytest", "-q", "-k", chosen, "-p", "no:cacheprovider")
-    done = under_manager(*command, str(here / "test_launcher.py"))
+    # Some twenty tests, one after the other or a few at once: half a minute on an idle host.
+    done = under_manager(*command, str(here / "test_launcher.py"), timeout_s=800)
     assert done.returncode == 0, done.stdout[-4000:]
     passed = re.search(r"^(\d+) passed, \d+ deselected", done.stdout, re.MULTILINE)
     assert passed, done.stdout
