@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,7 @@ from ticket_agent.peft.release.known_server import KnownServer
 from ticket_agent.peft.release.layout import SERVERS
 from ticket_agent.peft.release.loopback import check_token
 from ticket_agent.peft.release.phase_command import PhaseCommand, PhaseLimits, beyond_fixed
+from ticket_agent.peft.release.replaced import read_replaced
 from ticket_agent.peft.release.server_record import (
     ENDING_SUFFIX,
     MAX_RECORD_BYTES,
@@ -223,20 +225,21 @@ class ServerRoom:
         try:
             with self._opened(create=False) as directory:
                 name = f"{launch_id}{RECORD_SUFFIX}"
-                data = directory.read_file(name, max_bytes=MAX_RECORD_BYTES)
+                data = read_replaced(directory, name, max_bytes=MAX_RECORD_BYTES)
         except AbsentError:
             return None
         return self._server(data, name, read_token(self.config.token_file))
 
     def all(self) -> tuple[KnownServer, ...]:
         """Every server that was noted down, the newest one first. Raises as :meth:`known`."""
+        found: list[tuple[bytes, str]] = []
         try:
             with self._opened(create=False) as directory:
-                found = [
-                    (directory.read_file(name, max_bytes=MAX_RECORD_BYTES), name)
-                    for name in directory.names()
-                    if name.endswith(RECORD_SUFFIX)
-                ]
+                for name in directory.names():
+                    if name.endswith(RECORD_SUFFIX):
+                        # One that is removed while we look says nothing about the other ones.
+                        with suppress(AbsentError):
+                            found.append((read_replaced(directory, name, max_bytes=MAX_RECORD_BYTES), name))
         except AbsentError:
             return ()
         token = read_token(self.config.token_file) if found else ""

@@ -15,6 +15,7 @@ from control_scene import NEW, OLD, ControlScene, scene
 from phase_support import BUBBLEWRAP, SYSTEMD, needs_bubblewrap
 from serving_support import QUICK, TOKEN
 
+from ticket_agent.peft.directory import Directory
 from ticket_agent.peft.release.completion import CompletionReader
 from ticket_agent.peft.release.confine import Unconfined
 from ticket_agent.peft.release.detect import detect
@@ -171,6 +172,29 @@ def test_who_serves_is_found_by_the_pointer(made: ControlScene) -> None:
     made.server("again.server").kill()
     assert same(made.room.serving(pointer), made.server("again.server"))
     assert [server.launch_id for server in made.room.all()] == ["again.server", OLD]
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_server_whose_files_are_removed_meanwhile_hides_no_other_one(
+    opened: bool, made: ControlScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, other = made.start_old(), made.start_old("again.server")
+    other.kill()
+    record, real = made.path / "servers" / "again.server.json", Directory._open
+
+    def opening(directory: Directory, name: str, *details: Any) -> int:
+        if name != record.name or not record.exists():
+            return real(directory, name, *details)
+        if not opened:
+            record.unlink()
+        fd = real(directory, name, *details)
+        record.unlink()
+        return fd
+
+    monkeypatch.setattr(Directory, "_open", opening)
+    assert [server.launch_id for server in made.room.all()] == [OLD]
+    assert same(made.room.serving(ServingPointer.of(old.instance)), old)
+    assert made.room.known("again.server") is None
 
 
 def same(one: KnownServer | None, other: KnownServer) -> bool:
