@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KnownServer"]
 
-KILL_S: Final = 3.0
+KILL_S: Final = 10.0
 """How long ending every process of a server may take, in seconds."""
 _LOG_LINES: Final = 6
 _LOG_CHARACTERS: Final = 160

@@ -205,12 +205,13 @@ def _await(server: KnownServer, ready_s: float, *, keep: bool) -> None:
 
 
 def _end(room: ServerRoom, server: KnownServer) -> None:
-    for end in (server.stop, server.kill):
+    for end, last in ((server.stop, False), (server.kill, True)):
         try:
             end()
         except PeftError:
-            # What counts is whether it is there.
-            continue
+            # What counts is whether it is there: what was killed may take longer to die than that has waited.
+            if not last:
+                continue
         if _until(lambda: room.gone(server), room.config.gone_s):
             return
     raise NotServedError(f"server {server.launch_id} could not be ended; look at its processes")
