@@ -12,7 +12,7 @@ import http.client
 import re
 import socket
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -138,10 +138,13 @@ class LoopbackClient:
         connection = _Connection(self.port, deadline_s)
         try:
             with closing(connection):
-                connection.request(method, path, body=data or None, headers=headers)
+                connection.connect()
+                # Who refuses a question may end the connection while it is sent; what was said before counts.
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    connection.request(method, path, body=data or None, headers=headers)
                 with closing(connection.getresponse()) as response:
                     if response.status != _OK:
-                        said = shown(response.read(512).decode("utf-8", "backslashreplace"), 160)
+                        said = shown(_explanation(response).decode("utf-8", "backslashreplace"), 160)
                         raise ServerRefusedError(
                             f"{where} answers {method} {path} with status {response.status}: {said}",
                             status=response.status,
@@ -156,6 +159,14 @@ class LoopbackClient:
             raise ServerUnreachableError(f"{where}: {error.strerror or error}", refused=refused) from None
         except http.client.HTTPException as error:
             raise AnswerRefusedError(f"{where}: no proper answer ({type(error).__name__})") from None
+
+
+def _explanation(response: http.client.HTTPResponse) -> bytes:
+    """What a server says about its refusal, as far as it can be had; that it refused is known without it."""
+    try:
+        return response.read(512)
+    except (OSError, http.client.HTTPException, _TooLongError):
+        return b""
 
 
 class _TooLongError(Exception):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import select
 import socket
+import struct
 import threading
 import time
 from contextlib import contextmanager
@@ -131,6 +133,52 @@ def test_what_is_no_answer_is_refused(answer: bytes, error: type[ServingError]) 
         client(server.port).get("/x", deadline_s=WAIT_S)
     assert type(refused.value) is error or isinstance(refused.value, error)
     assert str(refused.value).isprintable()
+
+
+@contextmanager
+def refusing(answer: bytes, *, abrupt: bool) -> Iterator[int]:
+    """A server that answers as soon as it has heard anything, and leaves the rest of the question unread."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(16)
+                connection.sendall(answer)
+                if abrupt:
+                    linger = struct.pack("ii", 1, 0)
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            thread.join()
+
+
+@pytest.mark.parametrize("abrupt", [False, True])
+@pytest.mark.parametrize("pause_s", [0.0, 0.2])
+@pytest.mark.parametrize("length", [b"Content-Length: 2\r\n", b""])
+def test_a_server_that_does_not_hear_the_question_out_has_refused_it(
+    abrupt: bool, pause_s: float, length: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection breaks while the question is sent, or right after; what it said before that counts."""
+    sends, sendall = [0], socket.socket.sendall
+
+    def sending(connection: socket.socket, data: bytes, *flags: int) -> None:
+        if data.startswith(b'{"q"'):
+            # The answer is there before the rest of the question goes out; the end of it all may be, too.
+            sends[0] += 1
+            select.select([connection], [], [], WAIT_S)
+            time.sleep(pause_s)
+        sendall(connection, data, *flags)
+
+    monkeypatch.setattr(socket.socket, "sendall", sending)
+    answer = b"HTTP/1.1 401 No\r\n" + length + b"\r\nno"
+    with refusing(answer, abrupt=abrupt) as port, pytest.raises(ServerRefusedError) as refused:
+        list(client(port).post_streamed("/x", {"q": 1}, deadline_s=WAIT_S))
+    assert (refused.value.status, sends) == (401, [1])
 
 
 @pytest.mark.parametrize("step", [1, 1 << 20], ids=["a byte now and then", "nothing more"])
