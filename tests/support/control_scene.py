@@ -28,7 +28,6 @@ from ticket_agent.peft.release.control import run_control
 from ticket_agent.peft.release.control_job import ControlFacts
 from ticket_agent.peft.release.deployment import DeploymentState
 from ticket_agent.peft.release.inputs import encode_input
-from ticket_agent.peft.release.launch_errors import PhaseStopError
 from ticket_agent.peft.release.launcher import ConfinedLauncher
 from ticket_agent.peft.release.markers import Owner, RuntimeSelection
 from ticket_agent.peft.release.profile import ProfileSchema, encode_profile
@@ -286,7 +285,7 @@ class ControlScene:
     def close(self) -> None:
         with closing(self.root):
             for server in self.room.all():
-                _ended(server)
+                server.phase.stop(timeout_s=CLOSE_S)
 
     # -- phases ---------------------------------------------------------------------------------------------
 
@@ -330,17 +329,6 @@ class ControlScene:
             runtime == wanted,
             pointer_is_alive(self, pointer),
         )
-
-
-def _ended(server: KnownServer) -> None:
-    """End a server; again, as it says, where a busy host takes longer."""
-    end = time.monotonic() + CLOSE_S
-    while True:
-        try:
-            return server.kill()
-        except PhaseStopError:
-            if time.monotonic() >= end:
-                raise
 
 
 def pointer_is_alive(scene: ControlScene, pointer: ServingPointer) -> bool:
