@@ -6,7 +6,7 @@ two answers: nothing was started and nothing will be, or look again.
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import json
 import os
 import secrets
@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ticket_agent.journal.fence import try_lock
 from ticket_agent.peft.release.launch_errors import LaunchRefusedError, LaunchUnknownError
 from ticket_agent.peft.release.phase_command import ALLOWED_VARIABLES, PhaseCommand
 from ticket_agent.peft.release.process import running_tasks
@@ -190,7 +191,9 @@ def _make_run_dir(path: Path, stack: ExitStack, *, home: bool) -> tuple[int, int
     stack.callback(os.close, dir_fd)
     lock_fd = os.open(LOCK_FILE, _NEW_LOCK, 0o600, dir_fd=dir_fd)
     stack.callback(os.close, lock_fd)
-    fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # Somebody who looks at phases may have found the file before its lock was taken.
+    if not try_lock(lock_fd):
+        raise OSError(errno.EWOULDBLOCK, "somebody else has locked the directory that was just made")
     if home:
         os.mkdir("tmp", 0o700, dir_fd=dir_fd)
     os.fsync(dir_fd)

@@ -9,10 +9,11 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from peft_support import needs_mounts, no_descriptor_leaks, no_file_larger_than
@@ -30,7 +31,14 @@ from ticket_agent.peft.release.offline_flags import OFFLINE
 from ticket_agent.peft.release.output_ring import OutputBounds
 from ticket_agent.peft.release.phase_command import PhaseLimits
 from ticket_agent.peft.release.process import ProcessIdentity, send_signal, wait_gone
-from ticket_agent.peft.release.run_files import EXIT_FILE, RUNNING_FILE, EndReason, RunRecord, read_exit
+from ticket_agent.peft.release.run_files import (
+    EXIT_FILE,
+    LOCK_FILE,
+    RUNNING_FILE,
+    EndReason,
+    RunRecord,
+    read_exit,
+)
 from ticket_agent.peft.release.running_phase import Finished, Lost, NotStarted, Running, RunningPhase
 
 if TYPE_CHECKING:
@@ -463,6 +471,26 @@ def test_a_run_directory_of_another_launch_is_refused(stage: Stage) -> None:
     phase.stop(timeout_s=WAIT_S)
     with pytest.raises(PhaseMismatchError):
         other.poll()
+
+
+def test_who_looks_at_a_phase_that_is_being_launched_does_not_keep_it_from_starting(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks whether the lock is held takes it shared, for a moment or for as long as it is stopped."""
+    lookers: list[int] = []
+
+    def opened(*arguments: Any, **options: Any) -> int:
+        fd = os_open(*arguments, **options)
+        if arguments[0] == LOCK_FILE and not lookers:
+            lookers.append(os_open(f"/proc/self/fd/{fd}", os.O_RDONLY))
+            fcntl.flock(lookers[0], fcntl.LOCK_SH)
+            threading.Timer(0.1, os.close, lookers).start()
+        return fd
+
+    os_open = os.open
+    monkeypatch.setattr(os, "open", opened)
+    assert ended(stage.start("pass")).succeeded
+    assert lookers
 
 
 @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another boot"}])
