@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ticket_agent.peft.errors import PeftError
 from ticket_agent.peft.release.control_canary import bounded, incumbent_canary, require_passed
 from ticket_agent.peft.release.control_errors import ControlJobError
 from ticket_agent.peft.release.control_load import await_server
@@ -17,8 +15,6 @@ from ticket_agent.peft.release.serving_pointer import PointerConflictError, Serv
 from ticket_agent.peft.release.tcp_table import connections_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ticket_agent.peft.release.canary import CanaryReport
     from ticket_agent.peft.release.control_work import ControlJob
     from ticket_agent.peft.release.server_room import KnownServer
@@ -112,17 +108,7 @@ def _end_candidate(job: ControlJob) -> bool:
     timing = job.facts.timing
     # Who has read the pointer just before it moved is answered.
     _settled(server.instance.port, settle_s=timing.settle_s, drain_s=timing.drain_s)
-    try:
-        server.stop()
-    except PeftError:
-        pass  # nobody could be asked
-    else:
-        if _until(lambda: job.room.gone(server), timing.gone_s):
-            return True
-    # On a busy machine ending it may take longer than one call waits: what counts is whether it is there.
-    with suppress(PeftError):
-        server.kill()
-    return _until(lambda: job.room.gone(server), timing.gone_s)
+    return job.room.end(server, gone_s=timing.gone_s)
 
 
 def _settled(port: int, *, settle_s: float, drain_s: float) -> None:
@@ -139,12 +125,3 @@ def _settled(port: int, *, settle_s: float, drain_s: float) -> None:
         elif now - quiet_since >= settle_s:
             return
         time.sleep(PAUSE_S)
-
-
-def _until(done: Callable[[], bool], limit_s: float) -> bool:
-    end = time.monotonic() + limit_s
-    while not done():
-        if time.monotonic() >= end:
-            return False
-        time.sleep(PAUSE_S)
-    return True

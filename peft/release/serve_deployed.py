@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ticket_agent.peft.errors import AbsentError, PeftError
 from ticket_agent.peft.release.interpreter import Interpreter
@@ -16,8 +16,6 @@ from ticket_agent.peft.release.serving_errors import ServingError
 from ticket_agent.peft.release.serving_pointer import ServingPointer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ticket_agent.peft.release.deployment import DeploymentState
     from ticket_agent.peft.release.markers import RuntimeSelection
     from ticket_agent.peft.release.private_root import PrivateRoot
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
     from ticket_agent.peft.release.stack import Caps
 
 __all__ = ["First", "NotServedError", "Served", "serve_deployed", "stop_serving"]
-
-PAUSE_S: Final = 0.02
 
 
 class NotServedError(PeftError):
@@ -205,22 +201,5 @@ def _await(server: KnownServer, ready_s: float, *, keep: bool) -> None:
 
 
 def _end(room: ServerRoom, server: KnownServer) -> None:
-    for end, last in ((server.stop, False), (server.kill, True)):
-        try:
-            end()
-        except PeftError:
-            # What counts is whether it is there: what was killed may take longer to die than that has waited.
-            if not last:
-                continue
-        if _until(lambda: room.gone(server), room.config.gone_s):
-            return
-    raise NotServedError(f"server {server.launch_id} could not be ended; look at its processes")
-
-
-def _until(done: Callable[[], bool], limit_s: float) -> bool:
-    end = time.monotonic() + limit_s
-    while not done():
-        if time.monotonic() >= end:
-            return False
-        time.sleep(PAUSE_S)
-    return True
+    if not room.end(server, gone_s=room.config.gone_s):
+        raise NotServedError(f"server {server.launch_id} could not be ended; look at its processes")

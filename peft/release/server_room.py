@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 __all__ = ["KnownServer", "RoomServers", "ServerRoom", "read_token"]
 
 MAX_TOKEN_FILE_BYTES: Final = 256
+PAUSE_S: Final = 0.02
+"""Between two looks at a server that is ending."""
 
 
 def read_token(path: Path) -> str:
@@ -299,6 +301,36 @@ class ServerRoom:
             for other in self.all()
             if other.launch_id != server.launch_id
         )
+
+    def end(self, server: KnownServer, *, gone_s: float) -> bool:
+        """Ask a server to end, kill it if it does not, and tell whether nothing of it is left.
+
+        Args:
+            server: nobody is sent to it any more.
+            gone_s: how long each of the two may take, in seconds.
+
+        Raises:
+            PeftError: what is left cannot be told.
+        """
+        try:
+            server.stop()
+        except PeftError:
+            pass  # nobody could be asked
+        else:
+            if self._gone_within(server, gone_s):
+                return True
+        # On a busy machine ending it may take longer than one call waits: what counts is whether it is there.
+        with suppress(PeftError):
+            server.kill()
+        return self._gone_within(server, gone_s)
+
+    def _gone_within(self, server: KnownServer, limit_s: float) -> bool:
+        end = time.monotonic() + limit_s
+        while not self.gone(server):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(PAUSE_S)
+        return True
 
     def _server(self, data: bytes, name: str, token: str) -> KnownServer:
         record = ServerRecord.parse(data, what=name)
