@@ -200,7 +200,7 @@ class Manager:
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(path))
-        self.socket.settimeout(20)
+        self.socket.settimeout(60)
         self.heard: list[str] = []
 
     def wait_for(self, word: str) -> None:
@@ -227,7 +227,7 @@ def _running(bench: Bench, tmp_path: Path, **environ: str) -> Iterator[tuple[Man
     thread.start()
 
     def join() -> None:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
         if errors:
             raise errors[0]
@@ -236,7 +236,7 @@ def _running(bench: Bench, tmp_path: Path, **environ: str) -> Iterator[tuple[Man
         yield manager, join
     finally:
         bench.stop.set()
-        thread.join(20)
+        thread.join(60)
         manager.socket.close()
         os.close(fd)
 
@@ -248,7 +248,7 @@ def test_a_run_announces_itself_serves_and_leaves_in_order(tmp_path: Path) -> No
         with _running(bench, tmp_path) as (manager, join):
             manager.wait_for("READY=1")
             hive.submit(raw_grant(hive, hive.spawn_worker("worker-gpu"), "t1", "lease-1"))
-            assert done.wait(20)
+            assert done.wait(60)
             bench.stop.set()
             join()
             manager.wait_for("STOPPING=1")

@@ -364,7 +364,7 @@ def test_a_reader_sees_one_picture_and_never_the_store(
         delattr(agent.report, name)
     thread = threading.Thread(target=lambda: seen.append(agent.scrape_again()))
     thread.start()
-    thread.join(20)
+    thread.join(60)
     assert seen[0]("transitions_total", action=GRANT, state="terminal") == 1
 
 

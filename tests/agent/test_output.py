@@ -281,7 +281,7 @@ def test_the_manager_hears_everything(tmp_path: Path, abstract: bool) -> None:
     name = f"@ticket-agent-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind("\0" + name[1:] if abstract else name)
-        manager.settimeout(5)
+        manager.settimeout(60)
         notifier = ServiceNotifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "3000000"}, pid=1)
         assert notifier.watchdog_s == 3.0
         notifier.ready("serving")
@@ -295,7 +295,7 @@ def test_the_manager_hears_everything(tmp_path: Path, abstract: bool) -> None:
 def test_without_a_watchdog_no_sign_of_life_is_sent(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(5)
+        manager.settimeout(60)
         notifier = ServiceNotifier({"NOTIFY_SOCKET": str(tmp_path / "notify")}, pid=1)
         notifier.alive()
         notifier.stopping()

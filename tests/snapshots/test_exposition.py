@@ -165,5 +165,5 @@ def test_a_reader_in_another_thread_sees_one_picture_at_a_time() -> None:
     for number in range(rounds):
         metrics.picture = picture(number)
     done.set()
-    reader.join(20)
+    reader.join(60)
     assert mixed == []

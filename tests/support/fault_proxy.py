@@ -112,7 +112,7 @@ class FaultProxy:
         self._stopping.set()
         self._listener.close()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
 
     def _spawn(self, target: object, *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
@@ -153,7 +153,7 @@ class FaultProxy:
                 self._count(WRONG_PEER)
                 client.sendall(self._random.choice(WRONG_ANSWERS))
                 return
-            with socket.create_connection(("127.0.0.1", self._target), timeout=5) as server:
+            with socket.create_connection(("127.0.0.1", self._target), timeout=60) as server:
                 server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 _Carrier(self, plan, client, server).run()
 

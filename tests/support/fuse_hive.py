@@ -69,7 +69,7 @@ class Mounted:
         with suppress(OSError):
             self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(timeout=5)
+            self.process.wait(timeout=20)
         except subprocess.TimeoutExpired:
             self.kill()
         subprocess.run(["fusermount3", "-u", "-z", self.path], check=False, capture_output=True)

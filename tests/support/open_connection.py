@@ -7,4 +7,4 @@ import socket
 
 def connected_to(port: int) -> socket.socket:
     """Connect; the caller closes it."""
-    return socket.create_connection(("127.0.0.1", port), timeout=10)
+    return socket.create_connection(("127.0.0.1", port), timeout=60)

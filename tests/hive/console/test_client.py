@@ -177,7 +177,7 @@ def test_close_does_not_wait_for_ever() -> None:
         # A client that had given up waiting just before the answer came ends with a reset.
         with contextlib.suppress(ConnectionResetError):
             peer.expect_end()
-        assert done.wait(20)
+        assert done.wait(60)
 
     with ScriptedConsole(script) as console:
         config = ConsoleConfig(port=console.port, token=TOKEN, use_lock=False, **WAITS | {"quit_s": 0.05})
@@ -368,7 +368,7 @@ def test_a_stored_end_line_is_noticed_before_the_next_command() -> None:
     def script(peer: Peer) -> None:
         peer.handshake()
         peer.answer("CAT /a", "OK CAT path=/a", "one", "END")
-        assert go.wait(20)
+        assert go.wait(60)
         peer.send("three", "END")
         peer.expect_end()
 

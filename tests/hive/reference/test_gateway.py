@@ -185,7 +185,7 @@ def test_cat_comes_from_memory_until_a_write_through_the_gateway_or_its_time_is_
 def test_who_waits_too_long_for_the_console_is_turned_away() -> None:
     release = threading.Event()
     with running_gateway(queue_s=0.2) as (_, server):
-        server.faults.on_applied(lambda path, line: void(release.wait(20)))
+        server.faults.on_applied(lambda path, line: void(release.wait(60)))
         grant = '{"op":"grant","id":"l-1","subject":"worker-1","resource":"GPU-0","ttl_s":60,"priority":1}'
         slow = threading.Thread(target=echo, args=(server, "/queen/lease/ctl", grant))
         slow.start()
@@ -251,7 +251,7 @@ def test_stopping_ends_clients_that_wait_for_ever() -> None:
         waiting.start()
         while not server.faults.struck(FaultKind.SWALLOW):
             time.sleep(0.001)
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 

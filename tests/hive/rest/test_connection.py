@@ -271,7 +271,7 @@ class Tunnel:
     def __exit__(self, *error: object) -> None:
         self._listener.close()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
 
     def _serve(self) -> None:
         client, _ = self._listener.accept()
@@ -285,7 +285,7 @@ class Tunnel:
             back = threading.Thread(target=self._pump, args=(server, client), daemon=True)
             back.start()
             self._pump(client, server)
-            back.join(5)
+            back.join(60)
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         try:

@@ -289,7 +289,7 @@ def false_bus(path: Path, talk: Callable[[socket.socket, threading.Event], None]
         thread.start()
         yield f"unix:path={path}"
         over.set()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 
