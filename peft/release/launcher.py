@@ -6,7 +6,7 @@ two answers: nothing was started and nothing will be, or look again.
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import json
 import os
 import secrets
@@ -18,7 +18,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ticket_agent.journal.fence import try_lock
 from ticket_agent.peft.release.launch_errors import LaunchRefusedError, LaunchUnknownError
 from ticket_agent.peft.release.phase_command import ALLOWED_VARIABLES, PhaseCommand
 from ticket_agent.peft.release.process import running_tasks
@@ -37,6 +36,8 @@ _START_TIMEOUT_S: Final = 15.0
 """A busy host takes 2 s. The agent waits here, and has to say that it lives every 30 s."""
 _LAST_BREATH_S: Final = 5.0
 """How long a supervisor that has said no may take to be gone."""
+_LOCK_TRIES: Final = 300
+_LOCK_PAUSE_S: Final = 0.01
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_LOCK: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -192,14 +193,21 @@ def _make_run_dir(path: Path, stack: ExitStack, *, home: bool) -> tuple[int, int
     stack.callback(os.close, dir_fd)
     lock_fd = os.open(LOCK_FILE, _NEW_LOCK, 0o600, dir_fd=dir_fd)
     stack.callback(os.close, lock_fd)
-    # Somebody who looks at phases may have found the file before its lock was taken.
-    if not try_lock(lock_fd):
-        raise OSError(errno.EWOULDBLOCK, "somebody else has locked the directory that was just made")
+    _take_lock(lock_fd)
     if home:
         os.mkdir("tmp", 0o700, dir_fd=dir_fd)
     os.fsync(dir_fd)
     os.fsync(parent)
     return dir_fd, lock_fd
+
+
+def _take_lock(fd: int) -> None:
+    """Take the lock of a directory that was just made; who looks at it may hold it for a moment, shared."""
+    for _ in range(_LOCK_TRIES):
+        with suppress(BlockingIOError):
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(_LOCK_PAUSE_S)
+    return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _remove_run_dir(path: Path) -> None:
