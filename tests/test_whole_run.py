@@ -19,12 +19,12 @@ import train_extra
 from bench_table import Table
 from crash_report import Sweep
 from hypothesis import HealthCheck, settings
-from parallel_run import TESTS, is_one_of_many, processes, turn
+from parallel_run import TESTS, is_one_of_many, processes, runs_alone, turn
 
 WAIT_S = 60
 LITTLE_S = 0.05
 """Long enough to see that nobody comes through a closed lock; a slow machine makes this pass, not fail."""
-ALL = min(len(os.sched_getaffinity(0)), parallel_run.MOST_PROCESSES)
+ALL = min(len(os.sched_getaffinity(0)) + 1, parallel_run.MOST_PROCESSES)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,19 @@ def test_a_bench_runs_alone_and_is_not_overtaken(tmp_path: Path) -> None:
     bench.ends()
     assert late.has.wait(WAIT_S)
     late.ends()
+
+
+@pytest.mark.parametrize(
+    ("mark", "alone"),
+    [
+        (None, False),
+        (pytest.mark.bench, True),
+        (pytest.mark.bench(alone=True), True),
+        (pytest.mark.bench(alone=False), False),
+    ],
+)
+def test_a_bench_runs_alone_unless_it_says_otherwise(mark: pytest.MarkDecorator | None, alone: bool) -> None:
+    assert runs_alone(None if mark is None else mark.mark) is alone
 
 
 @pytest.mark.parametrize("members", [{}, {"workerinput": {}}])

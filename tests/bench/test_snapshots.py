@@ -200,6 +200,7 @@ def _seen_once(host: ObservedHost) -> dict[str, Collector]:
     return found
 
 
+@pytest.mark.bench(alone=False)  # counts the time of the processor
 def test_an_hour_of_watching(host: ObservedHost, table: Table) -> None:
     clocks, notes = Clocks(), Silent()
     intervals = {provider: interval_ms(provider, {}) / 1000 for provider in PROVIDERS}

@@ -1,4 +1,4 @@
-"""A plugin: a whole run uses every processor, the benches run alone, and what was counted is printed once.
+"""A plugin: a whole run uses all processors, the benches run alone, and what was counted is printed once.
 
 ``-n 0`` runs everything in one process, ``-n 4`` in four. A run of single files is one process, and so is
 one with ``-s`` or ``--pdb``.
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).parents[1]
 MOST_PROCESSES = 8
+ONE_MORE = 1
+"""Than there are processors: many tests wait for other programs."""
 REPORTS = {
     "crash tests": crash_report,
     "long tests": told_lines,
@@ -45,7 +47,7 @@ def processes(arguments: Sequence[str], *, captured: bool) -> int:
     """
     if not captured or not all(Path(argument).is_dir() for argument in arguments):
         return 0
-    return min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
+    return min(len(os.sched_getaffinity(0)) + ONE_MORE, MOST_PROCESSES)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -56,9 +58,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """
     with ExitStack() as held:
         if is_one_of_many(item.config):
-            alone = item.get_closest_marker("bench") is not None
+            alone = runs_alone(item.get_closest_marker("bench"))
             held.enter_context(turn(TESTS, gate=TESTS / "bench", alone=alone))
         return (yield)
+
+
+def runs_alone(bench: pytest.Mark | None) -> bool:
+    """Whether this is a bench that others would disturb; of the processor's time, say, they take nothing."""
+    return bench is not None and bool(bench.kwargs.get("alone", True))
 
 
 def is_one_of_many(config: pytest.Config) -> bool:
