@@ -100,7 +100,7 @@ def test_admitted_to_published(transport: Transport, tmp_path: Path, table: Tabl
 
 def test_admitted_to_published_with_a_plain_poll(tmp_path: Path, table: Table) -> None:
     (tmp_path / "plain").mkdir()
-    plain = _latencies(CONSOLE, tmp_path / "plain", tickets=9, poll_ms=PLAIN_MS, silence_s=0.01)
+    plain = _latencies(CONSOLE, tmp_path / "plain", tickets=7, poll_ms=PLAIN_MS, silence_s=0.01)
     table.add(f"  the same, {PLAIN_MS} ms poll, {len(plain)} tickets, p50 / worst", _worst(plain), "none")
     (tmp_path / "idle").mkdir()
     idle = _latencies(CONSOLE, tmp_path / "idle", tickets=3, silence_s=4.0)

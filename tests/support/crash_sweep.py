@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 EVERYTHING = os.environ.get("TICKET_AGENT_CRASH") == "all"
 TIMEOUT_S = 3600 if EVERYTHING else 300
 """Of one sweep."""
-SHARE = 0.5
+SHARE = 0.35
 """Part of the limit that is visited where there are more points than that."""
 SEED = 4711
 ATTEMPTS = 3
