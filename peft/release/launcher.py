@@ -6,6 +6,7 @@ two answers: nothing was started and nothing will be, or look again.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -204,10 +205,14 @@ def _make_run_dir(path: Path, stack: ExitStack, *, home: bool) -> tuple[int, int
 def _take_lock(fd: int) -> None:
     """Take the lock of a directory that was just made; who looks at it may hold it for a moment, shared."""
     for _ in range(_LOCK_TRIES):
-        with suppress(BlockingIOError):
-            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        time.sleep(_LOCK_PAUSE_S)
-    return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOCK_PAUSE_S)
+        else:
+            return
+    held_s = _LOCK_TRIES * _LOCK_PAUSE_S
+    raise BlockingIOError(errno.EWOULDBLOCK, f"another program has held the new lock for {held_s:.0f} s")
 
 
 def _remove_run_dir(path: Path) -> None:

@@ -202,4 +202,8 @@ def _await(server: KnownServer, ready_s: float, *, keep: bool) -> None:
 
 def _end(room: ServerRoom, server: KnownServer) -> None:
     if not room.end(server, gone_s=room.config.gone_s):
-        raise NotServedError(f"server {server.launch_id} could not be ended; look at its processes")
+        port = server.instance.port
+        raise NotServedError(
+            f"server {server.launch_id} could not be ended: it runs, or somebody listens on its port {port};"
+            f" look with: ss -ltnp 'sport = :{port}', end that process and try again"
+        )

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from private_roots import opened, store_bundle
 from release_support import CANARY, profile, release_input, request
 from serving_caller import Caller
@@ -28,6 +30,8 @@ from ticket_agent.peft.release.control import run_control
 from ticket_agent.peft.release.control_job import ControlFacts
 from ticket_agent.peft.release.deployment import DeploymentState
 from ticket_agent.peft.release.inputs import encode_input
+from ticket_agent.peft.release.known_server import KnownServer
+from ticket_agent.peft.release.launch_errors import PhaseStopError
 from ticket_agent.peft.release.launcher import ConfinedLauncher
 from ticket_agent.peft.release.markers import Owner, RuntimeSelection
 from ticket_agent.peft.release.profile import ProfileSchema, encode_profile
@@ -43,7 +47,6 @@ if TYPE_CHECKING:
     from ticket_agent.peft.release.observation import PhaseObservation
     from ticket_agent.peft.release.phases import Phase
     from ticket_agent.peft.release.private_root import PrivateRoot
-    from ticket_agent.peft.release.server_room import KnownServer
 
 SUPPORT = Path(__file__).parent
 OPERATION = "release-one"
@@ -329,6 +332,28 @@ class ControlScene:
             runtime == wanted,
             pointer_is_alive(self, pointer),
         )
+
+
+@contextmanager
+def slow_to_die() -> Iterator[list[threading.Timer]]:
+    """Servers that nobody can ask to end, and that die after a kill, but not within the time it waits."""
+    dying: list[threading.Timer] = []
+    kill = KnownServer.kill
+
+    def unheard(server: KnownServer) -> None:
+        raise PhaseStopError("nobody could be asked")
+
+    def slowly(server: KnownServer) -> None:
+        dying.append(threading.Timer(0.3, kill, [server]))
+        dying[-1].start()
+        raise PhaseStopError("it is still there")
+
+    with pytest.MonkeyPatch.context() as slow:
+        slow.setattr(KnownServer, "stop", unheard)
+        slow.setattr(KnownServer, "kill", slowly)
+        yield dying
+    for timer in dying:
+        timer.join()
 
 
 def pointer_is_alive(scene: ControlScene, pointer: ServingPointer) -> bool:

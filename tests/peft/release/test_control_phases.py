@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from control_scene import NEW, OLD, OPERATION, ControlScene, now, scene
+from control_scene import NEW, OLD, OPERATION, ControlScene, now, scene, slow_to_die
 
 from ticket_agent.peft.release.bundle import ADAPTER_CONFIG, ADAPTER_WEIGHTS, parse_bundle
 from ticket_agent.peft.release.confine import Unconfined
 from ticket_agent.peft.release.control import main
-from ticket_agent.peft.release.known_server import KnownServer
-from ticket_agent.peft.release.launch_errors import PhaseStopError
 from ticket_agent.peft.release.launcher import ConfinedLauncher
 from ticket_agent.peft.release.observation import parse_observation
 from ticket_agent.peft.release.phase_command import PhaseCommand
@@ -483,27 +481,10 @@ def test_an_unwilling_candidate_is_ended(loaded: ControlScene) -> None:
     restored(loaded)
 
 
-def test_a_candidate_that_takes_long_to_die_is_waited_for(
-    loaded: ControlScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_candidate_that_takes_long_to_die_is_waited_for(loaded: ControlScene) -> None:
     """One with much memory, say: it dies, but not within the time that killing waits."""
-    dying: list[threading.Timer] = []
-    kill = KnownServer.kill
-
-    def unheard(server: KnownServer) -> None:
-        raise PhaseStopError("nobody could be asked")
-
-    def slowly(server: KnownServer) -> None:
-        dying.append(threading.Timer(0.3, kill, [server]))
-        dying[-1].start()
-        raise PhaseStopError("it is still there")
-
-    with monkeypatch.context() as slow:
-        slow.setattr(KnownServer, "stop", unheard)
-        slow.setattr(KnownServer, "kill", slowly)
+    with slow_to_die() as dying:
         found = loaded.run(Phase.ROLLBACK)
-    for timer in dying:
-        timer.join()
     assert found.succeeded, found.detail
     assert len(dying) == 1
     restored(loaded)

@@ -19,6 +19,7 @@ import pytest
 from peft_support import needs_mounts, no_descriptor_leaks, no_file_larger_than
 from phase_support import CONFINEMENTS, STAY, TELL, TREE, WAIT_S, Stage, staged
 
+from ticket_agent.peft.release import launcher
 from ticket_agent.peft.release.launch_errors import (
     LaunchRefusedError,
     LaunchUnknownError,
@@ -491,6 +492,26 @@ def test_who_looks_at_a_phase_that_is_being_launched_does_not_keep_it_from_start
     monkeypatch.setattr(os, "open", opened)
     assert ended(stage.start("pass")).succeeded
     assert lookers
+
+
+def test_a_lock_that_is_never_given_back_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "_LOCK_TRIES", 2)
+    os_open = os.open
+    holders: list[int] = []
+
+    def opened(*arguments: Any, **options: Any) -> int:
+        fd = os_open(*arguments, **options)
+        if arguments[0] == LOCK_FILE and not holders:
+            holders.append(os_open(f"/proc/self/fd/{fd}", os.O_RDONLY))
+            fcntl.flock(holders[0], fcntl.LOCK_EX)
+        return fd
+
+    monkeypatch.setattr(os, "open", opened)
+    with pytest.raises(LaunchRefusedError, match="another program has held the new lock"):
+        stage.start("pass")
+    os.close(*holders)
+    # Nothing is left of it: it may be tried again.
+    assert list(stage.folder.glob("run*")) == []
 
 
 @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another boot"}])

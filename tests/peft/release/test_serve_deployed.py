@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from control_scene import NEW, OLD, ControlScene, scene
+from control_scene import NEW, OLD, ControlScene, scene, slow_to_die
 
 from ticket_agent.peft.release.bundle import ADAPTER_WEIGHTS
-from ticket_agent.peft.release.known_server import KnownServer
-from ticket_agent.peft.release.launch_errors import PhaseStopError
 from ticket_agent.peft.release.root_errors import ObjectCorruptError
 from ticket_agent.peft.release.serve_deployed import NotServedError, serve_deployed, stop_serving
 
@@ -60,27 +57,10 @@ def test_a_server_that_was_asked_to_end_is_not_gone_on_with(made: ControlScene) 
     assert served.server.instance.port != made.server(OLD).instance.port
 
 
-def test_a_server_that_takes_long_to_die_is_waited_for(
-    made: ControlScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_takes_long_to_die_is_waited_for(made: ControlScene) -> None:
     made.point(made.start_old())
-    dying: list[threading.Timer] = []
-    kill = KnownServer.kill
-
-    def unheard(server: KnownServer) -> None:
-        raise PhaseStopError("nobody could be asked")
-
-    def slowly(server: KnownServer) -> None:
-        dying.append(threading.Timer(0.3, kill, [server]))
-        dying[-1].start()
-        raise PhaseStopError("it is still there")
-
-    with monkeypatch.context() as slow:
-        slow.setattr(KnownServer, "stop", unheard)
-        slow.setattr(KnownServer, "kill", slowly)
+    with slow_to_die():
         ended = stop_serving(made.root, made.room)
-    for timer in dying:
-        timer.join()
     assert [server.launch_id for server in ended] == [OLD]
     assert made.room.gone(made.server(OLD))
 
